@@ -1,0 +1,197 @@
+"""What the front door refuses: arguments of `attention` that cannot be meant, each with what to do instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from relpos import errors
+from relpos.positions import Positions
+from relpos.schemes.absolute import refuse_terms
+from relpos.schemes.scheme import Scheme
+from relpos.terms import Rotation, Term, ValueDistance
+
+CALL = "attention"
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Query, key and value: four dimensions, shapes that fit, one dtype, one device."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise errors.wrong_type(CALL, f"{name} of {type(tensor).__name__}", "a tensor", f"pass {name} as a tensor.")
+        if tensor.dim() != 4:
+            raise errors.value(
+                CALL, f"{name} of shape {list(tensor.shape)}", "[batch, heads, tokens, width]", f"reshape {name}."
+            )
+        if tensor.dtype not in FLOATS:
+            raise errors.wrong_type(CALL, f"{name} of {tensor.dtype}", ", ".join(map(str, FLOATS)), f"cast {name}.")
+        if tensor.dtype != query.dtype:
+            raise errors.wrong_type(
+                CALL, f"{name} of {tensor.dtype} with query of {query.dtype}", "one dtype", "cast them alike."
+            )
+        if tensor.device != query.device:
+            raise errors.value(
+                CALL, f"{name} on {tensor.device} with query on {query.device}", "one device", f"move {name}."
+            )
+    given = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
+    allowed = "query [B, H, Tq, D], key [B, G, Tk, D], value [B, G, Tk, Dv]"
+    if not (
+        len(query) == len(key) == len(value) and query.shape[3] == key.shape[3] and key.shape[:3] == value.shape[:3]
+    ):
+        raise errors.value(CALL, given, allowed, "make the shapes agree.")
+    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+        raise errors.value(
+            CALL,
+            given,
+            f"{allowed} with G dividing H",
+            f"{query.shape[1]} heads cannot share {key.shape[1]}.",
+        )
+
+
+def check_masks(
+    query: Tensor, key: Tensor, attn_mask: Tensor | None, key_mask: Tensor | None, lengths: Tensor | None
+) -> None:
+    """Masks: boolean, of the shapes that the tensors have, on their device."""
+    batch, heads, query_len, key_len = len(query), query.shape[1], query.shape[2], key.shape[2]
+    for name, tensor in (("attn_mask", attn_mask), ("key_mask", key_mask), ("lengths", lengths)):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise errors.wrong_type(CALL, f"{name} of {type(tensor).__name__}", "a tensor or None", "pass a tensor.")
+        if tensor.device != query.device:
+            raise errors.value(CALL, f"{name} on {tensor.device}", f"the query's device, {query.device}", "move it.")
+        if name != "lengths" and tensor.dtype != torch.bool:
+            raise errors.wrong_type(
+                CALL,
+                f"{name} of {tensor.dtype}",
+                "torch.bool, True = may attend",
+                "a bias is a scheme; a mask of numbers becomes one by mask > threshold or mask.bool().",
+            )
+    if attn_mask is not None:
+        full = (batch, heads, query_len, key_len)
+        fits = attn_mask.dim() == 4 and all(size in (1, want) for size, want in zip(attn_mask.shape, full, strict=True))
+        if not fits and attn_mask.shape != full[2:]:
+            raise errors.value(
+                CALL,
+                f"attn_mask of shape {list(attn_mask.shape)}",
+                f"{list(full[2:])}, or four dimensions that broadcast to {list(full)}",
+                "index it with None where a batch or head axis is missing.",
+            )
+    if key_mask is not None and key_mask.shape != (batch, key_len):
+        raise errors.value(
+            CALL,
+            f"key_mask of shape {list(key_mask.shape)}",
+            f"{[batch, key_len]}",
+            "one entry for each key.",
+        )
+    if lengths is not None:
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise errors.wrong_type(CALL, f"lengths of {lengths.dtype}", "an integer dtype", "pass token counts.")
+        if lengths.shape != (batch,):
+            raise errors.value(CALL, f"lengths of shape {list(lengths.shape)}", f"[{batch}]", "one count a batch row.")
+
+
+def check_numbers(is_causal: bool, scale: float | None, dropout_p: float) -> None:
+    """`is_causal`, `scale` and `dropout_p`."""
+    if not isinstance(is_causal, bool):
+        raise errors.wrong_type(CALL, f"is_causal={is_causal!r}", "True or False", "pass a bool.")
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+        raise errors.wrong_type(CALL, f"scale of {type(scale).__name__}", "a number or None", "pass a float.")
+    if scale is not None and not math.isfinite(scale):
+        raise errors.value(CALL, f"scale={scale}", "a finite number", "None takes the scheme's own scale.")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise errors.value(CALL, f"dropout_p={dropout_p}", "0 <= dropout_p <= 1", "pass a probability.")
+
+
+def resolve_window(window: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """`(back, ahead)` of a window."""
+    if window is None:
+        return None
+    sides = (window, window) if isinstance(window, int) else tuple(window)
+    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
+        raise errors.wrong_type(CALL, f"window={window!r}", "an int or (back, ahead)", "pass whole numbers.")
+    if min(sides) < 0:
+        raise errors.value(CALL, f"window={window!r}", "back and ahead >= 0", "0 shows each query its own key.")
+    return sides[0], sides[1]
+
+
+def check_schemes(query: Tensor, schemes: Sequence[Scheme]) -> None:
+    """Relative schemes, made for these heads, on this device."""
+    for scheme in schemes:
+        if not isinstance(scheme, Scheme):
+            raise errors.wrong_type(
+                CALL, f"scheme of {type(scheme).__name__}", "a scheme, a list of schemes or None", "use relpos.make."
+            )
+        if scheme.encodes == "position":
+            raise refuse_terms(scheme, CALL)
+        name = type(scheme).__name__
+        for what, made_for, given in (
+            ("num_heads", scheme.num_heads, query.shape[1]),
+            ("head_dim", scheme.head_dim, query.shape[3]),
+        ):
+            if made_for is not None and made_for != given:
+                raise errors.value(
+                    CALL,
+                    f"query {list(query.shape)} with {name}({what}={made_for})",
+                    f"{what}={given}",
+                    f"build {name} for the query's heads; scheme.heads(start, stop) takes a slice of them.",
+                )
+        for parameter in scheme.parameters():
+            if parameter.device != query.device:
+                raise errors.value(
+                    CALL, f"{name} on {parameter.device} with query on {query.device}", "one device", "move the scheme."
+                )
+
+
+def check_terms(value: Tensor, terms: Sequence[Term]) -> None:
+    """One rotation at most, and value vectors as wide as the values."""
+    if sum(isinstance(term, Rotation) for term in terms) > 1:
+        raise errors.value(CALL, "two rotations", "at most one", "leave one Rotary out of the list.")
+    for term in terms:
+        if isinstance(term, ValueDistance) and term.table.shape[-1] != value.shape[-1]:
+            raise errors.value(
+                CALL,
+                f"value of width {value.shape[-1]} with value vectors of width {term.table.shape[-1]}",
+                "equal widths",
+                "build the scheme with head_dim = Dv, or with values=False.",
+            )
+
+
+def check_positions(query: Tensor, key: Tensor, positions: Positions) -> None:
+    """Positions of as many queries and keys as there are."""
+    if not isinstance(positions, Positions):
+        raise errors.wrong_type(
+            CALL,
+            f"positions of {type(positions).__name__}",
+            "relpos.Positions or None",
+            "use Positions.explicit(q, k).",
+        )
+    for what, tensor, length in (("query", positions.query, query.shape[2]), ("key", positions.key, key.shape[2])):
+        if tensor.shape not in ((length,), (len(query), length), (1, length)):
+            raise errors.value(
+                CALL,
+                f"{what} positions of shape {list(tensor.shape)}",
+                f"[{length}] or [{len(query)}, {length}]",
+                f"one position for each {what}.",
+            )
+
+
+def refuse_missing_anchor(query: Tensor, key: Tensor) -> NoReturn:
+    """Raise for distances that nobody can know."""
+    raise errors.value(
+        CALL,
+        f"{query.shape[2]} queries and {key.shape[2]} keys, not causal, and nothing that says where the queries stand",
+        "positions with a query_start, or is_causal=True, or as many queries as keys",
+        f"pass positions=Positions.arange({query.shape[2]}, {key.shape[2]}, query_start=...).",
+    )
+
+
+def refuse_two_scales(schemes: Sequence[Scheme]) -> NoReturn:
+    """Raise for schemes that declare different scales."""
+    declared = ", ".join(f"{type(one).__name__} {one.scale:g}" for one in schemes if one.scale is not None)
+    raise errors.value(CALL, f"different scales ({declared})", "one declared scale", "decide: pass scale=....")

@@ -1,0 +1,229 @@
+"""The front door: torch's attention call with a position scheme."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relpos import arguments, backends
+from relpos.backends import reference
+from relpos.backends.call import Call
+from relpos.positions import Positions
+from relpos.schemes.scheme import Scheme
+
+Window = int | tuple[int, int]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _call(
+    query: Float[Tensor, "B H Tq D"],
+    key: Float[Tensor, "B G Tk D"],
+    value: Float[Tensor, "B G Tk Dv"],
+    scheme: Scheme | Iterable[Scheme] | None = None,
+    *,
+    is_causal: bool = False,
+    positions: Positions | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
+    key_mask: Bool[Tensor, "B Tk"] | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+) -> Call:
+    """The arguments of `attention`, checked, with every default resolved."""
+    query, key, value = _autocast(query, key, value)
+    arguments.check_tensors(query, key, value)
+    arguments.check_masks(query, key, attn_mask, key_mask, lengths)
+    arguments.check_numbers(is_causal, scale, dropout_p)
+    schemes = [] if scheme is None else [scheme] if isinstance(scheme, Scheme) else list(scheme)
+    arguments.check_schemes(query, schemes)
+    positions = Positions.arange(query.shape[2], key.shape[2]) if positions is None else positions
+    arguments.check_positions(query, key, positions)
+    positions = positions.to(query.device)
+    terms = tuple(term for one in schemes for term in one.terms(positions))
+    arguments.check_terms(value, terms)
+    sides = arguments.resolve_window(window)
+    if not positions.anchored and not is_causal and (terms or sides is not None):
+        arguments.refuse_missing_anchor(query, key)
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        positions=positions,
+        terms=terms,
+        scale=_scale(query, schemes, scale),
+        is_causal=is_causal,
+        window=sides,
+        attn_mask=attn_mask,
+        key_mask=key_mask,
+        lengths=lengths,
+        dropout_p=float(dropout_p),
+        backend=backend,
+    )
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Inputs in the dtype that autocast gives torch's own attention: float64 stays as it is."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    castable = (torch.float32, torch.float16, torch.bfloat16)
+    return tuple(tensor.to(dtype) if tensor.dtype in castable else tensor for tensor in tensors)
+
+
+def _scale(query: Tensor, schemes: list[Scheme], scale: float | None) -> float:
+    """The caller's scale, else the one that the schemes declare, else `1 / sqrt(D)`."""
+    if scale is not None:
+        return float(scale)
+    declared = {one.scale for one in schemes if one.scale is not None}
+    if len(declared) > 1:
+        arguments.refuse_two_scales(schemes)
+    return declared.pop() if declared else 1.0 / math.sqrt(query.shape[-1])
+
+
+def _with_arguments_of(
+    prepare: Callable[Arguments, Call],
+) -> Callable[[Callable[[Call], Result]], Callable[Arguments, Result]]:
+    """Turn a function of a `Call` into one that takes the arguments which `prepare` makes it from."""
+
+    def decorate(door: Callable[[Call], Result]) -> Callable[Arguments, Result]:
+        @functools.wraps(door)
+        def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            return door(prepare(*args, **kwargs))
+
+        arguments = inspect.signature(prepare)
+        returns = inspect.signature(door).return_annotation
+        wrapped.__signature__ = arguments.replace(return_annotation=returns)  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorate
+
+
+def attention(
+    query: Float[Tensor, "B H Tq D"],
+    key: Float[Tensor, "B G Tk D"],
+    value: Float[Tensor, "B G Tk Dv"],
+    scheme: Scheme | Iterable[Scheme] | None = None,
+    *,
+    is_causal: bool = False,
+    positions: Positions | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
+    key_mask: Bool[Tensor, "B Tk"] | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+) -> Float[Tensor, "B H Tq Dv"]:
+    r"""Scaled dot product attention with a position scheme; arguments as in torch where the names are the same.
+
+        score  = scale * (rotated query . key, with gain, + query x distance + key x distance) + distance bias
+        output = softmax(score) @ (value + value x distance)
+
+    Args:
+        query, key, value: `[B, H, Tq, D]`, `[B, G, Tk, D]`, `[B, G, Tk, Dv]` of one floating dtype and device;
+            G divides H, and query head h reads key head `h // (H / G)`.
+        scheme: a relative scheme, a list of them (what they add is summed), or None.
+        is_causal: a key is visible iff its position is not after the query's. Without `positions`, the last query
+            stands at the last key; `Positions.arange(Tq, Tk, query_start=0)` anchors the first at the first, as torch.
+        positions: who stands where; needed where Tq != Tk, attention is not causal and anything depends on distance.
+        attn_mask: bool, True = may attend, `[Tq, Tk]` or 4-D broadcastable to `[B, H, Tq, Tk]`.
+        key_mask: bool `[B, Tk]`, True = a real token: the usual padding mask, padding on either side.
+        lengths: int `[B]`; keys at or past `lengths[b]` are hidden, and if Tq == Tk the output rows there are zero.
+        window: `(back, ahead)`, or an int for both: visible iff `-back <= key - query <= ahead`, itself included.
+            Hugging Face's `sliding_window` counts one more than `back`.
+        scale: replaces the scheme's own (1.0 for T5, `1 / sqrt(D (1 + parts))` for DeBERTa, else `1 / sqrt(D)`).
+        dropout_p: acts whenever it is given, as in torch; pass 0.0 in eval.
+        backend: "auto", or one by name, which then runs or raises.
+
+    Returns:
+        `[B, H, Tq, Dv]` in the dtype of the query; under autocast as torch's own attention. A query that may attend to
+        nothing gives zeros and zero gradients. Keys that no query of their batch row may see have no influence, also
+        where they hold inf or NaN.
+
+    Numerics: the reference backend computes in float32 (float64 for float64) and rounds once.
+    Cost: that of the backend; `relpos.explain` with the same arguments names it. Reference: `B H Tq Tk` numbers.
+    Raises: ValueError and TypeError for what cannot be meant; BackendRefused where a named backend cannot run.
+
+    >>> import relpos
+    >>> q = k = v = torch.randn(1, 8, 16, 64)
+    >>> relpos.attention(q, k, v, relpos.T5Bias(num_heads=8)).shape
+    torch.Size([1, 8, 16, 64])
+    """
+    call = _call(
+        query,
+        key,
+        value,
+        scheme,
+        is_causal=is_causal,
+        positions=positions,
+        attn_mask=attn_mask,
+        key_mask=key_mask,
+        lengths=lengths,
+        window=window,
+        scale=scale,
+        dropout_p=dropout_p,
+        backend=backend,
+    )
+    with torch.autocast(query.device.type, enabled=False):
+        return backends.run(call)
+
+
+@_with_arguments_of(_call)
+def attention_weights(call: Call) -> Float[Tensor, "B H Tq Tk"]:
+    """The probabilities of `attention` with the same arguments, `[B, H, Tq, Tk]`, always by the reference route.
+
+    >>> q = k = v = torch.zeros(1, 1, 2, 4)
+    >>> attention_weights(q, k, v, is_causal=True)[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    backends.choose(call)
+    with torch.autocast(call.query.device.type, enabled=False):
+        return reference.weights(call)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `attention` would do with a call: the backend, the scale, the terms, and why not the other backends."""
+
+    backend: str
+    scale: float
+    terms: tuple[str, ...]
+    refused: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        lines = [
+            f"backend  {self.backend}",
+            f"scale    {self.scale:.6g}",
+            f"terms    {', '.join(self.terms) or 'none'}",
+        ]
+        lines += [f"not {name}: {'; '.join(reasons)}" for name, reasons in self.refused.items()]
+        return "\n".join(lines)
+
+
+@_with_arguments_of(_call)
+def explain(call: Call) -> Explanation:
+    """Which backend `attention` takes for these arguments, at which scale, with which terms, and why not the others.
+
+    >>> import relpos
+    >>> q = k = v = torch.zeros(1, 8, 16, 64)
+    >>> print(relpos.explain(q, k, v, relpos.T5Bias(num_heads=8)))
+    backend  reference
+    scale    1
+    terms    DistanceBias
+    """
+    chosen = backends.choose(call)
+    reasons = {name: module.why_not(call) for name, module in backends.BACKENDS.items() if name != chosen}
+    refused = {name: why or [f"{chosen!r} was chosen before it"] for name, why in reasons.items()}
+    return Explanation(chosen, call.scale, tuple(type(term).__name__ for term in call.terms), refused)

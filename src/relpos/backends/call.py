@@ -1,0 +1,85 @@
+"""One attention call, checked and complete: what the front door hands to a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relpos.positions import Positions
+from relpos.terms import Term
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Arguments as in `relpos.attention`, on one device, with every default resolved.
+
+    Attributes:
+        query, key, value: `[B, H, Tq, D]`, `[B, G, Tk, D]`, `[B, G, Tk, Dv]`, one dtype.
+        positions: of Tq queries and Tk keys.
+        terms: what the schemes add.
+        scale: factor on the products.
+        window: `(back, ahead)` or None.
+        attn_mask: `[Tq, Tk]` or 4-D, bool, or None.
+        key_mask: `[B, Tk]`, bool, or None.
+        lengths: `[B]` or None.
+        backend: the one asked for, or "auto".
+    """
+
+    query: Float[Tensor, "B H Tq D"]
+    key: Float[Tensor, "B G Tk D"]
+    value: Float[Tensor, "B G Tk Dv"]
+    positions: Positions
+    terms: tuple[Term, ...]
+    scale: float
+    is_causal: bool
+    window: tuple[int, int] | None
+    attn_mask: Bool[Tensor, "..."] | None
+    key_mask: Bool[Tensor, "B Tk"] | None
+    lengths: Int[Tensor, " B"] | None
+    dropout_p: float
+    backend: str = "auto"
+
+    def visible(self) -> Bool[Tensor, "b h Tq Tk"] | None:
+        """Which query may attend to which key, all masks combined; dimensions b and h are 1 where rows or heads agree.
+
+        None where every query sees every key.
+        """
+        parts: list[Tensor] = []
+        if self.is_causal or self.window is not None:
+            distance = _with_batch(self.positions.distance())
+            if self.is_causal:
+                parts.append(distance <= 0)
+            if self.window is not None:
+                back, ahead = self.window
+                parts.append((distance >= -back) & (distance <= ahead))
+        same_document = self.positions.same_document()
+        if same_document is not None:
+            parts.append(_with_batch(same_document))
+        if self.attn_mask is not None:
+            parts.append(self.attn_mask if self.attn_mask.dim() == 4 else self.attn_mask[None, None])
+        if self.key_mask is not None:
+            parts.append(self.key_mask[:, None, None, :])
+        if self.lengths is not None:
+            parts += self._within_lengths(self.lengths)
+        if not parts:
+            return None
+        both = parts[0]
+        for part in parts[1:]:
+            both = both & part
+        return both.expand(*both.shape[:2], self.query.shape[2], self.key.shape[2])
+
+    def _within_lengths(self, lengths: Int[Tensor, " B"]) -> list[Tensor]:
+        ends = lengths[:, None, None, None]
+        query_len, key_len = self.query.shape[2], self.key.shape[2]
+        keys = torch.arange(key_len, device=lengths.device) < ends
+        if query_len != key_len:
+            return [keys]
+        return [keys, torch.arange(query_len, device=lengths.device)[:, None] < ends]
+
+
+def _with_batch(pairs: Tensor) -> Tensor:
+    """`[Tq, Tk]` or `[B, Tq, Tk]` with the axes of a 4-D mask."""
+    return pairs[:, None] if pairs.dim() == 3 else pairs[None, None]

@@ -1,0 +1,41 @@
+"""Every refusal reads the same: which call, what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class BackendRefused(ValueError):
+    """A backend that was asked for by name cannot run this call; the message lists its reasons."""
+
+
+def value(call: str, given: str, allowed: str, fix: str) -> ValueError:
+    """A `ValueError` for an argument of the right type whose value cannot be used."""
+    return ValueError(_message(call, given, allowed, fix))
+
+
+def wrong_type(call: str, given: str, allowed: str, fix: str) -> TypeError:
+    """A `TypeError` for an argument of the wrong type, a tensor of the wrong dtype included."""
+    return TypeError(_message(call, given, allowed, fix))
+
+
+def unknown_name(call: str, what: str, given: str, known: Iterable[str]) -> ValueError:
+    """A `ValueError` for a name that is not in a list, with the nearest one that is."""
+    known = list(known)
+    near = get_close_matches(given.lower(), known, n=1, cutoff=0.0)
+    fix = f"did you mean {near[0]!r}?" if near else f"choose a known {what}."
+    return value(call, f"{what} {given!r}", ", ".join(map(repr, known)), fix)
+
+
+def positive_int(call: str, **arguments: object) -> None:
+    """Refuse any argument that is not a whole number of at least 1."""
+    for name, number in arguments.items():
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise wrong_type(call, f"{name}={number!r}", f"{name} is an int", f"pass a whole number as {name}.")
+        if number < 1:
+            raise value(call, f"{name}={number}", f"{name} >= 1", f"pass a positive {name}.")
+
+
+def _message(call: str, given: str, allowed: str, fix: str) -> str:
+    return f"{call}: got {given}. Allowed: {allowed}. What to do: {fix}"

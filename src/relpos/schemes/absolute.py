@@ -1,0 +1,39 @@
+"""What the two absolute schemes share: they act on the input, and attention refuses them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relpos import errors
+from relpos.positions import Positions
+
+
+def refuse_terms(scheme: object, call: str | None = None) -> ValueError:
+    """The error for an absolute scheme handed to attention, where it would do nothing in silence."""
+    name = type(scheme).__name__
+    return errors.value(
+        call or f"{name}.terms",
+        f"scheme {name}, an absolute scheme, which acts on the input and not on the scores",
+        "relative schemes and None",
+        f"add it to the embeddings, x = scheme.embed(x), and leave {name} out of the attention call.",
+    )
+
+
+def positions_of(
+    call: str, x: Float[Tensor, "B T E"], positions: Positions | None, embed_dim: int
+) -> Int[Tensor, "*b T"]:
+    """The position of each token of `x`, on its device; counted from 0 where none are given."""
+    if x.dim() != 3 or x.shape[-1] != embed_dim:
+        raise errors.value(call, f"x of shape {list(x.shape)}", f"[B, T, {embed_dim}]", "pass the token embeddings.")
+    if positions is None:
+        return torch.arange(x.shape[1], device=x.device)
+    if positions.query_len != x.shape[1] or (positions.query.dim() == 2 and len(positions.query) not in (1, len(x))):
+        raise errors.value(
+            call,
+            f"positions of shape {list(positions.query.shape)} for x of shape {list(x.shape)}",
+            f"[{x.shape[1]}] or [{x.shape[0]}, {x.shape[1]}]",
+            "pass one position for each token.",
+        )
+    return positions.query.to(x.device)

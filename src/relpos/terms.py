@@ -1,0 +1,83 @@
+"""What a scheme may add to attention. A scheme returns terms; a backend computes them; neither knows the other.
+
+    score  = scale * (content + query x distance + key x distance) + distance bias
+    output = softmax(score) @ (value + value x distance)
+
+where content is the product of rotated query and key, times the gain of their distance. `d = key - query`
+everywhere, and `row` maps distances to rows of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relpos import functional
+
+RowOf = Callable[[Int[Tensor, "*shape"]], Int[Tensor, "*shape"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Rotates query and key by their own positions before the product.
+
+    `inv_freq` in radians per token, one for each pair of channels; `layout` as in `functional.apply_rotary`.
+    """
+
+    inv_freq: Float[Tensor, " pairs"]
+    layout: str
+
+    def apply(self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "*b T"]) -> Float[Tensor, "B H T D"]:
+        """`x` rotated by `positions` (`[T]` or `[B, T]`)."""
+        per_head = positions[:, None] if positions.dim() == 2 else positions
+        return functional.apply_rotary(x, per_head, self.inv_freq, self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceBias:
+    """Adds `b[h, d]` to the score, unscaled.
+
+    `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`.
+    """
+
+    values: Callable[[Int[Tensor, "*shape"], torch.dtype], Float[Tensor, "H *shape"]]
+
+
+@dataclass(frozen=True, eq=False)
+class QueryDistance:
+    """Adds `query_i . table[h, row(d)]` to the product, before the scale."""
+
+    table: Float[Tensor, "*H R D"]
+    row: RowOf
+
+
+@dataclass(frozen=True, eq=False)
+class KeyDistance:
+    """Adds `key_j . table[h, row(d)]` to the product, before the scale."""
+
+    table: Float[Tensor, "*H R D"]
+    row: RowOf
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceGain:
+    """Multiplies the content product: by `table[h, row(d)]` where the table is `[H, R]`, or channel by channel,
+    `sum_c query_ic key_jc table[h, row(d), c]`, where it is `[H, R, D]`."""
+
+    table: Float[Tensor, "H R *D"]
+    row: RowOf
+
+
+@dataclass(frozen=True, eq=False)
+class ValueDistance:
+    """Adds `sum_j p_ij table[h, row(d)]` to the output, p being the probabilities."""
+
+    table: Float[Tensor, "*H R D"]
+    row: RowOf
+
+
+Term = Rotation | DistanceBias | QueryDistance | KeyDistance | DistanceGain | ValueDistance
