@@ -19,11 +19,16 @@ CALL = "attention"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
+def check_kinds(**tensors: Tensor) -> None:
+    """Tensors, before anything is asked of them."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise errors.wrong_type(CALL, f"{name} of {type(tensor).__name__}", "a tensor", f"pass {name} as a tensor.")
+
+
 def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Query, key and value: four dimensions, shapes that fit, one dtype, one device."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise errors.wrong_type(CALL, f"{name} of {type(tensor).__name__}", "a tensor", f"pass {name} as a tensor.")
         if tensor.dim() != 4:
             raise errors.value(
                 CALL, f"{name} of shape {list(tensor.shape)}", "[batch, heads, tokens, width]", f"reshape {name}."
@@ -61,8 +66,7 @@ def check_masks(
     for name, tensor in (("attn_mask", attn_mask), ("key_mask", key_mask), ("lengths", lengths)):
         if tensor is None:
             continue
-        if not isinstance(tensor, Tensor):
-            raise errors.wrong_type(CALL, f"{name} of {type(tensor).__name__}", "a tensor or None", "pass a tensor.")
+        check_kinds(**{name: tensor})
         if tensor.device != query.device:
             raise errors.value(CALL, f"{name} on {tensor.device}", f"the query's device, {query.device}", "move it.")
         if name != "lengths" and tensor.dtype != torch.bool:
@@ -112,7 +116,7 @@ def resolve_window(window: int | tuple[int, int] | None) -> tuple[int, int] | No
     """`(back, ahead)` of a window."""
     if window is None:
         return None
-    sides = (window, window) if isinstance(window, int) else tuple(window)
+    sides = tuple(window) if isinstance(window, tuple | list) else (window, window)
     if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
         raise errors.wrong_type(CALL, f"window={window!r}", "an int or (back, ahead)", "pass whole numbers.")
     if min(sides) < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -41,6 +42,7 @@ def _call(
     backend: str = "auto",
 ) -> Call:
     """The arguments of `attention`, checked, with every default resolved."""
+    arguments.check_kinds(query=query, key=key, value=value)
     query, key, value = _autocast(query, key, value)
     arguments.check_tensors(query, key, value)
     arguments.check_masks(query, key, attn_mask, key_mask, lengths)
@@ -75,11 +77,19 @@ def _call(
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Inputs in the dtype that autocast gives torch's own attention: float64 stays as it is."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     castable = (torch.float32, torch.float16, torch.bfloat16)
     return tuple(tensor.to(dtype) if tensor.dtype in castable else tensor for tensor in tensors)
+
+
+def _no_autocast(call: Call) -> contextlib.AbstractContextManager[object]:
+    """Inside, tables and probabilities keep the dtypes that the backend gives them."""
+    device = call.query.device.type
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def _scale(query: Tensor, schemes: list[Scheme], scale: float | None) -> float:
@@ -176,7 +186,7 @@ def attention(
         dropout_p=dropout_p,
         backend=backend,
     )
-    with torch.autocast(query.device.type, enabled=False):
+    with _no_autocast(call):
         return backends.run(call)
 
 
@@ -189,7 +199,7 @@ def attention_weights(call: Call) -> Float[Tensor, "B H Tq Tk"]:
     [[1.0, 0.0], [0.5, 0.5]]
     """
     backends.choose(call)
-    with torch.autocast(call.query.device.type, enabled=False):
+    with _no_autocast(call):
         return reference.weights(call)
 
 

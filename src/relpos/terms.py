@@ -33,8 +33,7 @@ class Rotation:
 
     def apply(self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "*b T"]) -> Float[Tensor, "B H T D"]:
         """`x` rotated by `positions` (`[T]` or `[B, T]`)."""
-        per_head = positions[:, None] if positions.dim() == 2 else positions
-        return functional.apply_rotary(x, per_head, self.inv_freq, self.layout)
+        return functional.apply_rotary(x, positions, self.inv_freq, self.layout)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ def rope_inv_freq(
 
 def apply_rotary(
     x: Float[Tensor, "*batch T D"],
-    positions: Int[Tensor, "*positions T"],
+    positions: Int[Tensor, "*b T"],
     inv_freq: Float[Tensor, " pairs"],
     layout: str,
 ) -> Float[Tensor, "*batch T D"]:
@@ -54,7 +54,7 @@ def apply_rotary(
 
     Args:
         x: `[..., T, D]`, floating point. The first `2 * len(inv_freq)` channels rotate, the rest pass through.
-        positions: whole numbers `[T]`, or with leading dimensions that broadcast against those of `x`.
+        positions: whole numbers, `[T]`, or `[B, T]` where the first axis of `x` is a batch of B.
         inv_freq: radians per token, one for each pair.
         layout: `"half"`: channel m pairs with m + rotary_dim / 2 (Llama, GPT-NeoX); `"interleaved"`: 2m with 2m + 1
             (the paper, GPT-J). The two differ by a fixed permutation of channels.
@@ -65,7 +65,8 @@ def apply_rotary(
     Numerics: angles in float64, so that position 1 000 000 turns by the right angle; the rotation itself in float32
     (float64 for float64 input), rounded once at the end.
     Source: Su et al. 2021, section 3.4.2 (interleaved); GPT-NeoX and Llama code (half).
-    Raises: TypeError for positions that are not integers; ValueError for an unknown layout or more pairs than channels.
+    Raises: TypeError for positions that are not integers; ValueError for an unknown layout, more pairs than channels,
+        or positions that do not fit the tokens.
 
     >>> apply_rotary(torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([1]), torch.tensor([1.0, 0.1]), "interleaved")
     tensor([[0.5403, 0.8415, 0.0000, 0.0000]])
@@ -87,6 +88,18 @@ def apply_rotary(
             "two channels for each frequency",
             "build inv_freq with rotary_dim no larger than the head.",
         )
+    fits = positions.shape == x.shape[-2:-1] or (
+        positions.dim() == 2 and x.dim() > 2 and positions.shape[1] == x.shape[-2] and len(positions) in (1, len(x))
+    )
+    if not fits:
+        raise errors.value(
+            "apply_rotary",
+            f"positions of shape {list(positions.shape)} for x of shape {list(x.shape)}",
+            "[T], or [B, T] for x of shape [B, ..., T, D]",
+            "pass one position for each token.",
+        )
+    if positions.dim() == 2:
+        positions = positions.view(len(positions), *[1] * (x.dim() - 3), -1)
     work = torch.promote_types(x.dtype, torch.float32)
     angle = positions[..., None].double() * inv_freq.to(device=x.device, dtype=torch.float64)
     cosine, sine = angle.cos().to(work), angle.sin().to(work)

@@ -29,6 +29,10 @@ def positions_of(
         raise errors.value(call, f"x of shape {list(x.shape)}", f"[B, T, {embed_dim}]", "pass the token embeddings.")
     if positions is None:
         return torch.arange(x.shape[1], device=x.device)
+    if not isinstance(positions, Positions):
+        raise errors.wrong_type(
+            call, f"positions of {type(positions).__name__}", "Positions or None", "use Positions.explicit(p, p)."
+        )
     if positions.query_len != x.shape[1] or (positions.query.dim() == 2 and len(positions.query) not in (1, len(x))):
         raise errors.value(
             call,

@@ -19,6 +19,9 @@ class NoPE(Scheme, name="nope"):
     encodes = "nothing"
     injects_at = "nowhere"
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """Nothing."""
         return ()

@@ -1,0 +1,32 @@
+"""The docs say what is there. Their examples run as doctests; here, the tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import relpos
+from relpos.schemes import SCHEMES
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/schemes.md"])
+def test_every_scheme_has_its_row(page: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| ([\w ]+) \| ([\w ]+) \|", (ROOT / page).read_text(), re.MULTILINE)
+    said = {name: rest for name, *rest in rows}
+    assert said == {name: [cls.__name__, cls.encodes, cls.injects_at] for name, cls in SCHEMES.items()}
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere_and_no_blank_is_left(page: Path) -> None:
+    text = page.read_text()
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+    assert "{{" not in text
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## {relpos.__version__}" in (ROOT / "CHANGELOG.md").read_text()
