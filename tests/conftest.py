@@ -12,6 +12,9 @@ from jaxtyping import install_import_hook
 # The front door has its own messages for bad input; behind it, every annotated shape is checked.
 install_import_hook(["relpos.backends", "relpos.terms"], "beartype.beartype")
 
+# Tensors of a few hundred numbers gain nothing from threads.
+torch.set_num_threads(1)
+
 settings.register_profile("relpos", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("relpos")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relpos import errors
 from relpos.positions import Positions
-from relpos.schemes.absolute import refuse_terms
+from relpos.schemes.absolute import Absolute, refuse_in_attention
 from relpos.schemes.scheme import Scheme
 from relpos.terms import Rotation, Term, ValueDistance
 
@@ -94,8 +94,7 @@ def check_masks(
             "one entry for each key.",
         )
     if lengths is not None:
-        if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise errors.wrong_type(CALL, f"lengths of {lengths.dtype}", "an integer dtype", "pass token counts.")
+        errors.integers(CALL, lengths=lengths)
         if lengths.shape != (batch,):
             raise errors.value(CALL, f"lengths of shape {list(lengths.shape)}", f"[{batch}]", "one count a batch row.")
 
@@ -131,8 +130,8 @@ def check_schemes(query: Tensor, schemes: Sequence[Scheme]) -> None:
             raise errors.wrong_type(
                 CALL, f"scheme of {type(scheme).__name__}", "a scheme, a list of schemes or None", "use relpos.make."
             )
-        if scheme.encodes == "position":
-            raise refuse_terms(scheme, CALL)
+        if isinstance(scheme, Absolute):
+            raise refuse_in_attention(scheme, CALL)
         name = type(scheme).__name__
         for what, made_for, given in (
             ("num_heads", scheme.num_heads, query.shape[1]),

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+import torch
+from torch import Tensor
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 class BackendRefused(ValueError):
     """A backend that was asked for by name cannot run this call; the message lists its reasons."""
@@ -35,6 +40,14 @@ def positive_int(call: str, **arguments: object) -> None:
             raise wrong_type(call, f"{name}={number!r}", f"{name} is an int", f"pass a whole number as {name}.")
         if number < 1:
             raise value(call, f"{name}={number}", f"{name} >= 1", f"pass a positive {name}.")
+
+
+def integers(call: str, **tensors: object) -> None:
+    """Refuse anything but tensors of whole numbers: bfloat16 merges whole numbers above 256, float16 above 2048."""
+    for name, tensor in tensors.items():
+        given = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGERS:
+            raise wrong_type(call, f"{name} of {given}", "an integer tensor", f"compute {name} as int64.")
 
 
 def _message(call: str, given: str, allowed: str, fix: str) -> str:

@@ -13,7 +13,7 @@ from relpos import errors
 from relpos.attention import attention
 from relpos.positions import Positions
 from relpos.schemes import Scheme, make
-from relpos.schemes.absolute import refuse_terms
+from relpos.schemes.absolute import Absolute, refuse_in_attention
 
 
 class RelativeBias(nn.Module):
@@ -116,8 +116,8 @@ class RelativeAttention(nn.Module):
                 )
         schemes = [] if scheme is None else [scheme] if isinstance(scheme, Scheme) else list(scheme)
         for one in schemes:
-            if one.encodes == "position":
-                raise refuse_terms(one, "RelativeAttention")
+            if isinstance(one, Absolute):
+                raise refuse_in_attention(one, "RelativeAttention")
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, embed_dim // num_heads
         self.is_causal, self.dropout = is_causal, dropout
         self.scheme = scheme if isinstance(scheme, Scheme) else nn.ModuleList(schemes)

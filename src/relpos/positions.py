@@ -55,7 +55,7 @@ class Positions:
                 raise errors.value("Positions.arange", f"{name}={length}", f"{name} >= 0", "pass a length.")
         start = key_len - query_len if query_start is None else query_start
         if isinstance(start, Tensor):
-            _check_integers("Positions.arange", query_start=start)
+            errors.integers("Positions.arange", query_start=start)
             if start.dim() > 1:
                 raise errors.value(
                     "Positions.arange",
@@ -84,7 +84,7 @@ class Positions:
         >>> Positions.packed(torch.tensor([0, 2, 5])).query.tolist()
         [0, 1, 0, 1, 2]
         """
-        _check_integers("Positions.packed", cu_seqlens=cu_seqlens)
+        errors.integers("Positions.packed", cu_seqlens=cu_seqlens)
         if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens[0] != 0 or (cu_seqlens.diff() < 0).any():
             raise errors.value(
                 "Positions.packed",
@@ -104,7 +104,7 @@ class Positions:
         >>> Positions.explicit(torch.tensor([7]), torch.tensor([5, 6, 7])).distance().tolist()
         [[-2, -1, 0]]
         """
-        _check_integers("Positions.explicit", query=query, key=key)
+        errors.integers("Positions.explicit", query=query, key=key)
         for name, tensor in (("query", query), ("key", key)):
             if tensor.dim() not in (1, 2):
                 raise errors.value(
@@ -144,7 +144,7 @@ class Positions:
         >>> Positions.from_position_ids(torch.tensor([0, 1, 2, 0, 1])).query_document.tolist()
         [0, 0, 0, 1, 1]
         """
-        _check_integers("Positions.from_position_ids", ids=ids)
+        errors.integers("Positions.from_position_ids", ids=ids)
         if ids.dim() not in (1, 2):
             raise errors.value(
                 "Positions.from_position_ids", f"ids of shape {list(ids.shape)}", "[T], or [B, T]", "reshape the ids."
@@ -199,13 +199,6 @@ class Positions:
             key_document=move(self.key_document),
             anchored=self.anchored,
         )
-
-
-def _check_integers(call: str, **tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        given = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-        if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
-            raise errors.wrong_type(call, f"{name} of {given}", "an integer tensor", "pass positions as int64.")
 
 
 def _valid(call: str, mask: Tensor) -> Bool[Tensor, "*b T"]:

@@ -46,7 +46,8 @@ def t5_bucket(
     tensor([10, 26,  0])
     """
     check_t5_buckets("t5_bucket", bidirectional, num_buckets, max_distance)
-    distance = _integers("t5_bucket", distance)
+    errors.integers("t5_bucket", distance=distance)
+    distance = distance.long()
     side = num_buckets // 2 if bidirectional else num_buckets
     past = distance.abs() if bidirectional else (-distance).clamp(min=0)
     exact = side // 2
@@ -104,7 +105,8 @@ def deberta_bucket(distance: Int[Tensor, "*shape"], *, num_buckets: int, max_dis
     tensor([ 129, -207,    5])
     """
     check_deberta_buckets("deberta_bucket", num_buckets, max_distance)
-    distance = _integers("deberta_bucket", distance)
+    errors.integers("deberta_bucket", distance=distance)
+    distance = distance.long()
     mid = num_buckets // 2
     size = distance.abs()
     # log((max - 1) / mid) is itself a float32 logarithm in the source, unlike T5's.
@@ -143,7 +145,8 @@ def shaw_index(distance: Int[Tensor, "*shape"], max_distance: int | tuple[int, i
     tensor([3, 4, 5, 6, 6, 6])
     """
     left, right = sides("shaw_index", max_distance)
-    return _integers("shaw_index", distance).clamp(-left, right) + left
+    errors.integers("shaw_index", distance=distance)
+    return distance.long().clamp(-left, right) + left
 
 
 def sides(call: str, max_distance: int | tuple[int, int]) -> tuple[int, int]:
@@ -158,14 +161,3 @@ def sides(call: str, max_distance: int | tuple[int, int]) -> tuple[int, int]:
             call, f"max_distance={max_distance!r}", "limits >= 0, one of them >= 1", "pass how far rows reach."
         )
     return pair
-
-
-def _integers(call: str, distance: Tensor) -> Tensor:
-    if distance.is_floating_point() or distance.is_complex() or distance.dtype == torch.bool:
-        raise errors.wrong_type(
-            call,
-            f"distance of {distance.dtype}",
-            "an integer dtype",
-            "compute distances as int64: bfloat16 merges whole numbers above 256.",
-        )
-    return distance.long()

@@ -71,33 +71,8 @@ def apply_rotary(
     >>> apply_rotary(torch.tensor([[1.0, 0, 0, 0]]), torch.tensor([1]), torch.tensor([1.0, 0.1]), "interleaved")
     tensor([[0.5403, 0.8415, 0.0000, 0.0000]])
     """
-    if layout not in LAYOUTS:
-        raise errors.unknown_name("apply_rotary", "layout", str(layout), LAYOUTS)
-    if positions.is_floating_point() or positions.dtype == torch.bool:
-        raise errors.wrong_type(
-            "apply_rotary",
-            f"positions of {positions.dtype}",
-            "an integer dtype",
-            "pass positions as int64: bfloat16 cannot tell 256 from 257.",
-        )
+    _check_fit(x, positions, inv_freq, layout)
     rotary_dim = 2 * inv_freq.shape[-1]
-    if rotary_dim > x.shape[-1]:
-        raise errors.value(
-            "apply_rotary",
-            f"{inv_freq.shape[-1]} frequencies for {x.shape[-1]} channels",
-            "two channels for each frequency",
-            "build inv_freq with rotary_dim no larger than the head.",
-        )
-    fits = positions.shape == x.shape[-2:-1] or (
-        positions.dim() == 2 and x.dim() > 2 and positions.shape[1] == x.shape[-2] and len(positions) in (1, len(x))
-    )
-    if not fits:
-        raise errors.value(
-            "apply_rotary",
-            f"positions of shape {list(positions.shape)} for x of shape {list(x.shape)}",
-            "[T], or [B, T] for x of shape [B, ..., T, D]",
-            "pass one position for each token.",
-        )
     if positions.dim() == 2:
         positions = positions.view(len(positions), *[1] * (x.dim() - 3), -1)
     work = torch.promote_types(x.dtype, torch.float32)
@@ -123,4 +98,26 @@ def check_rotary(call: str, rotary_dim: int, base: float, scaling: object) -> No
     if scaling is not None:
         raise errors.value(
             call, f"scaling={scaling!r}", "None", "this version has no frequency scalings: leave it out."
+        )
+
+
+def _check_fit(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise errors.unknown_name("apply_rotary", "layout", str(layout), LAYOUTS)
+    errors.integers("apply_rotary", positions=positions)
+    if 2 * inv_freq.shape[-1] > x.shape[-1]:
+        raise errors.value(
+            "apply_rotary",
+            f"{inv_freq.shape[-1]} frequencies for {x.shape[-1]} channels",
+            "two channels for each frequency",
+            "build inv_freq with rotary_dim no larger than the head.",
+        )
+    one_row = positions.shape == x.shape[-2:-1]
+    batch = positions.dim() == 2 and x.dim() > 2 and positions.shape[1] == x.shape[-2]
+    if not one_row and not (batch and len(positions) in (1, len(x))):
+        raise errors.value(
+            "apply_rotary",
+            f"positions of shape {list(positions.shape)} for x of shape {list(x.shape)}",
+            "[T], or [B, T] for x of shape [B, ..., T, D]",
+            "pass one position for each token.",
         )

@@ -26,24 +26,22 @@ def sinusoidal_table(
         embed_dim: width E, at least 1; an odd width has one sine more than it has cosines.
         base: 10000 in the paper, no unit.
         layout: `"interleaved"`: sine m at channel 2m and cosine m at 2m + 1, as in the paper; `"concatenated"`:
-            all sines, then all cosines, as in tensor2tensor and Marian.
+            all sines, then all cosines, as in Marian.
         dtype: of the result; computed in float64 and rounded once.
 
     Returns:
         `[*shape, embed_dim]` on the device of `positions`.
 
-    Source: Vaswani et al. 2017, section 3.5. Differs from it: none. (tensor2tensor divides by `E / 2 - 1` instead of
-    `E / 2` in the exponent; that variant is not offered.)
+    Source: Vaswani et al. 2017, section 3.5. Differs from it: none. tensor2tensor (and with it Whisper, M2M100 and
+    Speech2Text) divides by `h - 1` instead of `h = E / 2` in the exponent: for even widths from 4 its table is
+    `base=10000 ** (h / (h - 1))` with the concatenated layout.
     Raises: TypeError for positions that are not integers; ValueError for an unknown layout.
 
     >>> sinusoidal_table(torch.arange(1), 7)
     tensor([[0., 1., 0., 1., 0., 1., 0.]])
     """
     check_sinusoids("sinusoidal_table", embed_dim, base, layout)
-    if positions.is_floating_point() or positions.dtype == torch.bool:
-        raise errors.wrong_type(
-            "sinusoidal_table", f"positions of {positions.dtype}", "an integer dtype", "pass positions as int64."
-        )
+    errors.integers("sinusoidal_table", positions=positions)
     channel = torch.arange(0, embed_dim, 2, dtype=torch.float64, device=positions.device)
     angle = positions[..., None].double() * base ** (-channel / embed_dim)
     sine, cosine = angle.sin(), angle.cos()[..., : embed_dim // 2]

@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from relpos import errors
 from relpos.positions import Positions
-from relpos.schemes.absolute import positions_of, refuse_terms
-from relpos.schemes.scheme import Scheme
-from relpos.terms import Term
+from relpos.schemes.absolute import Absolute, positions_of
 
 
-class LearnedAbsolute(Scheme, name="learned"):
+class LearnedAbsolute(Absolute, name="learned"):
     r"""Adds row `position + offset` of a learned table to the input embedding.
 
     Args:
@@ -29,9 +27,6 @@ class LearnedAbsolute(Scheme, name="learned"):
     >>> LearnedAbsolute(embed_dim=8, max_len=16).embed(torch.zeros(1, 4, 8)).shape
     torch.Size([1, 4, 8])
     """
-
-    encodes = "position"
-    injects_at = "input"
 
     def __init__(self, embed_dim: int, max_len: int, offset: int = 0) -> None:
         super().__init__()
@@ -53,13 +48,9 @@ class LearnedAbsolute(Scheme, name="learned"):
 
         Raises: ValueError naming the position and the table's size where one lies outside it.
         """
-        rows = positions_of("LearnedAbsolute.embed", x, positions, self.embed_dim) + self.offset
+        rows = positions_of(self, x, positions) + self.offset
         self._check_rows(rows)
         return x + nn.functional.embedding(rows, self.table).to(x.dtype)
-
-    def terms(self, positions: Positions) -> tuple[Term, ...]:
-        """Refused: the table acts on the input."""
-        raise refuse_terms(self)
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.numel() == 0 or rows.is_meta:

@@ -43,10 +43,11 @@ class Scheme(nn.Module, ABC):
     scale: float | None = None
     head_tables: tuple[str, ...] = ()
 
-    def __init_subclass__(cls, *, name: str) -> None:
+    def __init_subclass__(cls, *, name: str | None = None) -> None:
         super().__init_subclass__()
-        cls.name = name
-        SCHEMES[name] = cls
+        if name is not None:
+            cls.name = name
+            SCHEMES[name] = cls
 
     @abstractmethod
     def terms(self, positions: Positions) -> tuple[Term, ...]:

@@ -8,18 +8,16 @@ from torch import Tensor
 from relpos import functional
 from relpos.functional.sinusoids import check_sinusoids
 from relpos.positions import Positions
-from relpos.schemes.absolute import positions_of, refuse_terms
-from relpos.schemes.scheme import Scheme
-from relpos.terms import Term
+from relpos.schemes.absolute import Absolute, positions_of
 
 
-class Sinusoidal(Scheme, name="sinusoidal"):
+class Sinusoidal(Absolute, name="sinusoidal"):
     r"""Adds sines and cosines of each token's position to its input embedding; see `functional.sinusoidal_table`.
 
     Args:
         embed_dim: width E, odd ones too.
         base: 10000 in the paper, no unit.
-        layout: `"interleaved"` (the paper) or `"concatenated"` (tensor2tensor, Marian).
+        layout: `"interleaved"` (the paper) or `"concatenated"` (Marian).
 
     State: none; computed in float64 for the positions at hand and rounded to the dtype of the input.
     Cost: `T E` numbers a call.
@@ -31,9 +29,6 @@ class Sinusoidal(Scheme, name="sinusoidal"):
     tensor([[[0., 1., 0., 1.]]])
     """
 
-    encodes = "position"
-    injects_at = "input"
-
     def __init__(self, embed_dim: int, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
         check_sinusoids("Sinusoidal", embed_dim, base, layout)
@@ -44,9 +39,5 @@ class Sinusoidal(Scheme, name="sinusoidal"):
 
     def embed(self, x: Float[Tensor, "B T E"], positions: Positions | None = None) -> Float[Tensor, "B T E"]:
         """`x` plus the sinusoids of each token's position (counted from 0 where none are given), in its dtype."""
-        rows = positions_of("Sinusoidal.embed", x, positions, self.embed_dim)
+        rows = positions_of(self, x, positions)
         return x + functional.sinusoidal_table(rows, self.embed_dim, self.base, self.layout, dtype=x.dtype)
-
-    def terms(self, positions: Positions) -> tuple[Term, ...]:
-        """Refused: the sinusoids act on the input."""
-        raise refuse_terms(self)
