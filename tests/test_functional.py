@@ -249,7 +249,7 @@ def test_apply_rotary_positions_per_row(layout: str) -> None:
     x = torch.randn(2, 3, 4, 6, dtype=torch.float64)
     inv_freq, _ = F.rope_inv_freq(4, dtype=torch.float64)
     positions = torch.tensor([[0, 5, -2, 9], [3, 3, 0, 1]])
-    turned = F.apply_rotary(x, positions[:, None], inv_freq, layout)
+    turned = F.apply_rotary(x, positions, inv_freq, layout)
     for b in range(2):
         for t in range(4):
             matrix = oracle.rotation(int(positions[b, t]), 6, 4, 10000.0, layout)
@@ -325,10 +325,10 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str, str, str]] = [
     (lambda: F.alibi_slopes(0), ValueError, "alibi_slopes", "num_heads=0", "num_heads >= 1"),
     (lambda: F.alibi_slopes(4.0), TypeError, "alibi_slopes", "num_heads=4.0", "int"),  # type: ignore[arg-type]
     (lambda: F.alibi_slopes(4, 0.0), ValueError, "alibi_slopes", "max_exponent=0.0", "positive"),
-    (lambda: F.alibi_slopes(4, math.inf), ValueError, "alibi_slopes", "max_exponent=inf", "positive"),
+    (lambda: F.alibi_slopes(4, math.inf), ValueError, "alibi_slopes", "max_exponent=inf", "finite"),
     (lambda: F.sinusoidal_table(ONE, 0), ValueError, "sinusoidal_table", "embed_dim=0", "embed_dim >= 1"),
     (lambda: F.sinusoidal_table(ONE, 4, base=0.0), ValueError, "sinusoidal_table", "base=0.0", "positive"),
-    (lambda: F.sinusoidal_table(ONE, 4, base=math.nan), ValueError, "sinusoidal_table", "base=nan", "positive"),
+    (lambda: F.sinusoidal_table(ONE, 4, base=math.nan), ValueError, "sinusoidal_table", "base=nan", "finite"),
     (lambda: F.sinusoidal_table(ONE, 4, layout="half"), ValueError, "sinusoidal_table", "'half'", "'concatenated'"),
     (lambda: F.rope_inv_freq(5), ValueError, "rope_inv_freq", "rotary_dim=5", "even"),
     (lambda: F.rope_inv_freq(0), ValueError, "rope_inv_freq", "rotary_dim=0", "rotary_dim >= 1"),
@@ -336,6 +336,16 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str, str, str]] = [
     (lambda: F.rope_inv_freq(4, scaling={}), ValueError, "rope_inv_freq", "scaling={}", "None"),  # type: ignore[arg-type]
     (lambda: _rotary(layout="halves"), ValueError, "apply_rotary", "layout 'halves'", "'interleaved'"),
     (lambda: _rotary(width=4, pairs=3), ValueError, "apply_rotary", "3 frequencies for 4 channels", "two channels"),
+    (lambda: _rotary(torch.arange(3)), ValueError, "apply_rotary", "positions of shape [3]", "[T], or [B, T]"),
+    (
+        lambda: _rotary(torch.ones(2, 1).long()),
+        ValueError,
+        "apply_rotary",
+        "positions of shape [2, 1]",
+        "[T], or [B, T]",
+    ),
+    (lambda: _t5(3), TypeError, "t5_bucket", "distance of int", "integer"),  # type: ignore[arg-type]
+    (lambda: F.sinusoidal_table([1], 4), TypeError, "sinusoidal_table", "list", "integer"),  # type: ignore[arg-type]
 ]
 
 

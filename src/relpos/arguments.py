@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -101,12 +100,8 @@ def check_masks(
 
 def check_numbers(is_causal: bool, scale: float | None, dropout_p: float) -> None:
     """`is_causal`, `scale` and `dropout_p`."""
-    if not isinstance(is_causal, bool):
-        raise errors.wrong_type(CALL, f"is_causal={is_causal!r}", "True or False", "pass a bool.")
-    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
-        raise errors.wrong_type(CALL, f"scale of {type(scale).__name__}", "a number or None", "pass a float.")
-    if scale is not None and not math.isfinite(scale):
-        raise errors.value(CALL, f"scale={scale}", "a finite number", "None takes the scheme's own scale.")
+    errors.flags(CALL, is_causal=is_causal)
+    errors.finite(CALL, dropout_p=dropout_p, **({} if scale is None else {"scale": scale}))
     if not 0.0 <= dropout_p <= 1.0:
         raise errors.value(CALL, f"dropout_p={dropout_p}", "0 <= dropout_p <= 1", "pass a probability.")
 

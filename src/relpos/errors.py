@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -33,13 +34,43 @@ def unknown_name(call: str, what: str, given: str, known: Iterable[str]) -> Valu
     return value(call, f"{what} {given!r}", ", ".join(map(repr, known)), fix)
 
 
-def positive_int(call: str, **arguments: object) -> None:
-    """Refuse any argument that is not a whole number of at least 1."""
+def whole(call: str, **arguments: object) -> None:
+    """Refuse any argument that is not a whole number."""
     for name, number in arguments.items():
         if not isinstance(number, int) or isinstance(number, bool):
             raise wrong_type(call, f"{name}={number!r}", f"{name} is an int", f"pass a whole number as {name}.")
+
+
+def positive_int(call: str, **arguments: int) -> None:
+    """Refuse any argument that is not a whole number of at least 1."""
+    whole(call, **arguments)
+    for name, number in arguments.items():
         if number < 1:
             raise value(call, f"{name}={number}", f"{name} >= 1", f"pass a positive {name}.")
+
+
+def finite(call: str, **arguments: object) -> None:
+    """Refuse any argument that is not a finite number."""
+    for name, number in arguments.items():
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            raise wrong_type(call, f"{name}={number!r}", f"{name} is a number", f"pass a float as {name}.")
+        if not math.isfinite(number):
+            raise value(call, f"{name}={number}", f"a finite {name}", f"pass a finite number as {name}.")
+
+
+def flags(call: str, **arguments: object) -> None:
+    """Refuse any argument that is not True or False."""
+    for name, flag in arguments.items():
+        if not isinstance(flag, bool):
+            raise wrong_type(call, f"{name}={flag!r}", "True or False", f"pass a bool as {name}.")
+
+
+def floats(call: str, **tensors: object) -> None:
+    """Refuse anything but tensors of floating point numbers."""
+    for name, tensor in tensors.items():
+        given = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise wrong_type(call, f"{name} of {given}", "a floating point tensor", f"cast {name}.")
 
 
 def integers(call: str, **tensors: object) -> None:

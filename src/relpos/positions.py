@@ -49,8 +49,7 @@ class Positions:
         """
         key_len = query_len if key_len is None else key_len
         for name, length in (("query_len", query_len), ("key_len", key_len)):
-            if not isinstance(length, int) or isinstance(length, bool):
-                raise errors.wrong_type("Positions.arange", f"{name}={length!r}", "an int", "pass a whole number.")
+            errors.whole("Positions.arange", **{name: length})
             if length < 0:
                 raise errors.value("Positions.arange", f"{name}={length}", f"{name} >= 0", "pass a length.")
         start = key_len - query_len if query_start is None else query_start

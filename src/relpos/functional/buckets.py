@@ -61,6 +61,7 @@ def t5_bucket(
 def check_t5_buckets(call: str, bidirectional: bool, num_buckets: int, max_distance: int) -> None:
     """Refuse T5 bucket settings whose logarithm has no range to cover."""
     errors.positive_int(call, num_buckets=num_buckets, max_distance=max_distance)
+    errors.flags(call, bidirectional=bidirectional)
     least = 4 if bidirectional else 2
     if num_buckets < least or (bidirectional and num_buckets % 2):
         even = "even and " if bidirectional else ""

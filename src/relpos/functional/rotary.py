@@ -91,6 +91,7 @@ def apply_rotary(
 def check_rotary(call: str, rotary_dim: int, base: float, scaling: object) -> None:
     """Refuse settings that no rotation has."""
     errors.positive_int(call, rotary_dim=rotary_dim)
+    errors.finite(call, base=base)
     if rotary_dim % 2:
         raise errors.value(call, f"rotary_dim={rotary_dim}", "an even number", "channels rotate in pairs.")
     if not base > 0:
@@ -104,6 +105,7 @@ def check_rotary(call: str, rotary_dim: int, base: float, scaling: object) -> No
 def _check_fit(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str) -> None:
     if layout not in LAYOUTS:
         raise errors.unknown_name("apply_rotary", "layout", str(layout), LAYOUTS)
+    errors.floats("apply_rotary", x=x, inv_freq=inv_freq)
     errors.integers("apply_rotary", positions=positions)
     if 2 * inv_freq.shape[-1] > x.shape[-1]:
         raise errors.value(

@@ -56,6 +56,7 @@ def sinusoidal_table(
 def check_sinusoids(call: str, embed_dim: int, base: float, layout: str) -> None:
     """Refuse settings that no sinusoidal table has."""
     errors.positive_int(call, embed_dim=embed_dim)
+    errors.finite(call, base=base)
     if not base > 0:
         raise errors.value(call, f"base={base}", "a positive number", "10000.0 is the paper's.")
     if layout not in LAYOUTS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,7 +34,8 @@ def alibi_slopes(
     [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
     """
     errors.positive_int("alibi_slopes", num_heads=num_heads)
-    if not (math.isfinite(max_exponent) and max_exponent > 0):
+    errors.finite("alibi_slopes", max_exponent=max_exponent)
+    if max_exponent <= 0:
         raise errors.value("alibi_slopes", f"max_exponent={max_exponent}", "a positive number", "8.0 is the paper's.")
     power = 2 ** (num_heads.bit_length() - 1)
     exponents = [(head + 1) / power for head in range(power)]

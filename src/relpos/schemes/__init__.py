@@ -45,8 +45,8 @@ def make(name: str, **kwargs: object) -> Scheme:
 
     Raises: ValueError for an unknown name, with the nearest known one.
 
-    >>> make("alibi", num_heads=8)
-    ALiBi(num_heads=8, learned=False, max_exponent=8.0, bias_scale=1.0)
+    >>> make("alibi", num_heads=2)
+    ALiBi(num_heads=2, slopes=[0.0625, 0.003906], learned=False, max_exponent=8.0, bias_scale=1.0)
     """
     if name not in SCHEMES:
         raise errors.unknown_name("make", "scheme", str(name), names())

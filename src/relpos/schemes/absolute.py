@@ -44,6 +44,7 @@ def refuse_in_attention(scheme: Absolute, call: str) -> ValueError:
 def positions_of(scheme: Absolute, x: Float[Tensor, "B T E"], positions: Positions | None) -> Int[Tensor, "*b T"]:
     """The position of each token of `x`, on its device; counted from 0 where none are given."""
     call, embed_dim = f"{type(scheme).__name__}.embed", scheme.embed_dim
+    errors.floats(call, x=x)
     if x.dim() != 3 or x.shape[-1] != embed_dim:
         raise errors.value(call, f"x of shape {list(x.shape)}", f"[B, T, {embed_dim}]", "pass the token embeddings.")
     if positions is None:

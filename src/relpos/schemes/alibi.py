@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -53,6 +52,8 @@ class ALiBi(Scheme, name="alibi"):
     ) -> None:
         super().__init__()
         errors.positive_int("ALiBi", num_heads=num_heads)
+        errors.flags("ALiBi", learned=learned)
+        errors.finite("ALiBi", bias_scale=bias_scale)
         self.num_heads, self.learned, self.max_exponent, self.bias_scale = num_heads, learned, max_exponent, bias_scale
         # A plain float64 CPU tensor is configuration: `.to(dtype)` does not round it and no state dict holds it.
         self.initial_slopes = _slopes(num_heads, slopes, max_exponent)
@@ -77,9 +78,9 @@ class ALiBi(Scheme, name="alibi"):
 def _slopes(num_heads: int, slopes: Sequence[float] | Tensor | None, max_exponent: float) -> Float[Tensor, " H"]:
     if slopes is None:
         return functional.alibi_slopes(num_heads, max_exponent, dtype=torch.float64)
-    given = torch.as_tensor(slopes, device="cpu").detach().double().clone()
-    if given.shape != (num_heads,) or not all(math.isfinite(slope) for slope in given.tolist()):
-        raise errors.value(
-            "ALiBi", f"slopes={given.tolist()}", f"{num_heads} finite numbers, one for each head", "pass them in order."
-        )
-    return given
+    given = slopes.tolist() if isinstance(slopes, Tensor) else list(slopes)
+    allowed = f"{num_heads} finite numbers, one for each head"
+    if len(given) != num_heads:
+        raise errors.value("ALiBi", f"slopes={given}", allowed, "pass them in the order of the heads.")
+    errors.finite("ALiBi", **{f"slopes[{head}]": slope for head, slope in enumerate(given)})
+    return torch.tensor(given, dtype=torch.float64, device="cpu")

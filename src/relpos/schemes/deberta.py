@@ -69,7 +69,7 @@ class Disentangled(Scheme, name="deberta"):
         errors.positive_int("Disentangled", num_heads=num_heads, head_dim=head_dim, max_distance=max_distance)
         if num_buckets is not None:
             check_deberta_buckets("Disentangled", num_buckets, max_distance)
-        parts = tuple(parts)
+        parts = tuple(parts or ())
         if not parts or len(set(parts)) < len(parts) or not set(parts) <= set(PARTS):
             raise errors.value(
                 "Disentangled", f"parts={parts}", "one or more of 'c2p', 'p2c', 'p2p', each once", "released: c2p, p2c."

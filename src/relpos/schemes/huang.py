@@ -45,8 +45,9 @@ class Huang(Scheme, name="huang"):
     def __init__(self, num_heads: int, head_dim: int, max_distance: int, method: int) -> None:
         super().__init__()
         errors.positive_int("Huang", num_heads=num_heads, head_dim=head_dim, max_distance=max_distance)
+        errors.whole("Huang", method=method)
         if method not in (1, 2, 3, 4):
-            raise errors.value("Huang", f"method={method!r}", "1, 2, 3 or 4", "see the formulas in its docstring.")
+            raise errors.value("Huang", f"method={method}", "1, 2, 3 or 4", "see the formulas in its docstring.")
         self.num_heads, self.head_dim, self.max_distance, self.method = num_heads, head_dim, max_distance, method
         rows = max_distance + 1 if method == 1 else 2 * max_distance + 1
         self.table = nn.Parameter(torch.empty((num_heads, rows) + (head_dim,) * (method > 2)))

@@ -31,6 +31,7 @@ class LearnedAbsolute(Absolute, name="learned"):
     def __init__(self, embed_dim: int, max_len: int, offset: int = 0) -> None:
         super().__init__()
         errors.positive_int("LearnedAbsolute", embed_dim=embed_dim, max_len=max_len)
+        errors.whole("LearnedAbsolute", offset=offset)
         if not 0 <= offset < max_len:
             raise errors.value(
                 "LearnedAbsolute", f"offset={offset}", f"0 <= offset < max_len={max_len}", "use 2 for OPT and BART."

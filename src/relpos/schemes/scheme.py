@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -42,12 +43,24 @@ class Scheme(nn.Module, ABC):
     head_dim: int | None = None
     scale: float | None = None
     head_tables: tuple[str, ...] = ()
+    _mark: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # An empty buffer in no state dict: it goes where the module goes, so that a bias without a learned table knows
+        # its device.
+        self.register_buffer("_mark", torch.empty(0), persistent=False)
 
     def __init_subclass__(cls, *, name: str | None = None) -> None:
         super().__init_subclass__()
         if name is not None:
             cls.name = name
             SCHEMES[name] = cls
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return self._mark.device
 
     @abstractmethod
     def terms(self, positions: Positions) -> tuple[Term, ...]:
@@ -61,7 +74,7 @@ class Scheme(nn.Module, ABC):
         """The configuration, by the constructor's names, and the declared scale."""
         shown = [*inspect.signature(type(self)).parameters, "scale"]
         values = {name: getattr(self, name, None) for name in shown if name in vars(self)}
-        return ", ".join(f"{name}={value!r}" for name, value in values.items() if not isinstance(value, Tensor))
+        return ", ".join(f"{name}={_shown(value)}" for name, value in values.items())
 
     def bias(
         self, query_len: int, key_len: int | None = None, query_start: int | Tensor | None = None
@@ -73,16 +86,12 @@ class Scheme(nn.Module, ABC):
                 last key. A start of shape `[B]` gives `[B, H, Tq, Tk]`.
 
         Returns:
-            float32 (float64 where the table is), unscaled, without any mask; on the device of the learned table, else
-            of `query_start`, else the CPU.
+            float32 (float64 where the table is), unscaled, without any mask, on the device of the module.
 
         Cost: `H Tq Tk` numbers. It is a picture to look at: `relpos.attention` does not need it.
         Raises: ValueError for a scheme that depends on content, rotates, or acts on the input.
         """
-        positions = Positions.arange(query_len, key_len, query_start)
-        table = next(self.parameters(), None)
-        if table is not None:
-            positions = positions.to(table.device)
+        positions = Positions.arange(query_len, key_len, query_start).to(self.device)
         terms = self.terms(positions)
         biases = [term for term in terms if isinstance(term, DistanceBias)]
         if not biases or len(biases) < len(terms):
@@ -92,7 +101,8 @@ class Scheme(nn.Module, ABC):
                 "shaw_bias, t5, alibi and the like",
                 "call relpos.attention_weights to see what this scheme does to real queries and keys.",
             )
-        dtype = torch.promote_types(torch.float32, table.dtype if table is not None else torch.float32)
+        tables = [table.dtype for table in self.parameters()]
+        dtype = functools.reduce(torch.promote_types, tables, torch.float32)
         dense = sum(term.values(positions.distance(), dtype) for term in biases)
         assert isinstance(dense, Tensor)
         return dense if dense.dim() == 3 else dense.transpose(0, 1)
@@ -103,6 +113,7 @@ class Scheme(nn.Module, ABC):
         A new scheme with its own copy of those rows; slopes and tables are those of the global heads.
         """
         call = f"{type(self).__name__}.heads"
+        errors.whole(call, start=start, stop=stop)
         if self.num_heads is None:
             return copy.deepcopy(self)
         if not 0 <= start < stop <= self.num_heads:
@@ -116,3 +127,11 @@ class Scheme(nn.Module, ABC):
             rows = table.detach()[start:stop].clone()
             setattr(part, name, nn.Parameter(rows, table.requires_grad) if isinstance(table, nn.Parameter) else rows)
         return part
+
+
+def _shown(value: object) -> str:
+    """A constructor argument in a repr: a few numbers of a tensor, anything else as it is."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    numbers = [f"{number:.4g}" for number in value.tolist()]
+    return f"[{', '.join(numbers[:8])}{', ...' if len(numbers) > 8 else ''}]"

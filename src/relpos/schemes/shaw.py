@@ -49,6 +49,7 @@ class Shaw(Scheme, name="shaw"):
     ) -> None:
         super().__init__()
         errors.positive_int("Shaw", num_heads=num_heads, head_dim=head_dim)
+        errors.flags("Shaw", values=values, per_head=per_head)
         left, right = sides("Shaw", max_distance)
         self.num_heads, self.head_dim, self.max_distance = num_heads, head_dim, max_distance
         self.values, self.per_head = values, per_head

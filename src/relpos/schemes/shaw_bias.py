@@ -40,6 +40,7 @@ class ShawBias(Scheme, name="shaw_bias"):
     def __init__(self, num_heads: int, max_distance: int, symmetric: bool = False) -> None:
         super().__init__()
         errors.positive_int("ShawBias", num_heads=num_heads, max_distance=max_distance)
+        errors.flags("ShawBias", symmetric=symmetric)
         self.num_heads, self.max_distance, self.symmetric = num_heads, max_distance, symmetric
         self.table = nn.Parameter(torch.empty(num_heads, (1 if symmetric else 2) * max_distance + 1))
         self.reset_parameters()

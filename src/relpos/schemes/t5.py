@@ -56,6 +56,7 @@ class T5Bias(Scheme, name="t5"):
     ) -> None:
         super().__init__()
         errors.positive_int("T5Bias", num_heads=num_heads)
+        errors.finite("T5Bias", bias_scale=bias_scale, **({} if scale is None else {"scale": scale}))
         check_t5_buckets("T5Bias", bidirectional, num_buckets, max_distance)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.bidirectional, self.bias_scale, self.scale = bidirectional, bias_scale, scale
