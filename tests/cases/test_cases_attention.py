@@ -1,0 +1,119 @@
+"""Attention with a bias: any length, and dropout in training only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import relpos
+from relpos.backends import BACKENDS
+
+BIAS_SCHEMES = ["t5", "t5_causal", "alibi", "shaw_bias", "deberta_p2p"]
+
+
+def biased(kind: str, heads: int) -> relpos.Scheme:
+    """A scheme whose whole effect is a dense bias, with random tables."""
+    builders: dict[str, Callable[[], relpos.Scheme]] = {
+        "t5": lambda: relpos.T5Bias(heads, num_buckets=16, max_distance=30, scale=None),
+        "t5_causal": lambda: relpos.T5Bias(heads, num_buckets=16, max_distance=30, bidirectional=False, scale=None),
+        "alibi": lambda: relpos.ALiBi(heads),
+        "shaw_bias": lambda: relpos.ShawBias(heads, max_distance=9),
+        "deberta_p2p": lambda: relpos.Disentangled(heads, 16, 8, 20, parts=("p2p",)),
+    }
+    scheme = builders[kind]()
+    for table in scheme.parameters():
+        nn.init.normal_(table)
+    return scheme
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Rounding of outputs of about one, in a sum over a few dozen keys."""
+    return 32 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("length", "batch"), [(21, 1), (37, 3), (1, 3), (8, 1), (67, 2)])
+@pytest.mark.parametrize("kind", BIAS_SCHEMES)
+def test_k5_any_length_and_batch(kind: str, length: int, batch: int, is_causal: bool, backend: str) -> None:
+    """Lengths that are not a multiple of 8 are rejected: people over-allocate and slice."""
+    scheme = biased(kind, 6)
+    query, key, value = torch.randn(3, batch, 6, length, 16).unbind()
+    dense = scheme.bias(length)
+    if is_causal:
+        dense = dense.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+    scale = relpos.explain(query, key, value, scheme).scale
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=dense, scale=scale)
+    got = relpos.attention(query, key, value, scheme, is_causal=is_causal, backend=backend)
+    torch.testing.assert_close(got, expected, rtol=0.0, atol=tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 37), (13, 19)])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", BIAS_SCHEMES)
+def test_k5_unequal_lengths_groups_and_dtypes(
+    kind: str, groups: int, queries: int, keys: int, dtype: torch.dtype
+) -> None:
+    """The same, for chunks of queries, grouped heads and other dtypes."""
+    scheme = biased(kind, 6)
+    query = torch.randn(2, 6, queries, 16).to(dtype)
+    key, value = torch.randn(2, 2, groups, keys, 16).to(dtype).unbind()
+    start = keys - queries
+    wide = torch.promote_types(dtype, torch.float32)
+    dense = scheme.to(wide).bias(queries, keys, start)
+    repeated = [tensor.to(wide).repeat_interleave(6 // groups, dim=1) for tensor in (key, value)]
+    scale = scheme.scale
+    expected = F.scaled_dot_product_attention(query.to(wide), repeated[0], repeated[1], attn_mask=dense, scale=scale)
+    positions = relpos.Positions.arange(queries, keys, query_start=start)
+    got = relpos.attention(query, key, value, scheme, positions=positions)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.to(wide), expected, rtol=torch.finfo(dtype).eps, atol=tolerance(wide))
+
+
+LAYER_SCHEMES = ["none", "rope", "shaw", *BIAS_SCHEMES]
+
+
+def layer(kind: str, dropout: float, is_causal: bool = False) -> relpos.RelativeAttention:
+    """A layer, the same for the same kind whatever its dropout."""
+    torch.manual_seed(1)
+    schemes = {"none": None, "rope": relpos.Rotary(16), "shaw": relpos.Shaw(2, 16, 3)}
+    scheme = schemes[kind] if kind in schemes else biased(kind, 2)
+    return relpos.RelativeAttention(32, 2, scheme, dropout=dropout, is_causal=is_causal)
+
+
+@pytest.mark.parametrize("dropout", [0.5, 0.1, 0.9])
+@pytest.mark.parametrize("kind", LAYER_SCHEMES)
+def test_k8_no_dropout_in_eval(kind: str, dropout: float) -> None:
+    """Functional attention applies dropout in eval."""
+    x = torch.randn(2, 9, 32)
+    dropping = layer(kind, dropout).eval()
+    first, second = dropping(x), dropping(x)
+    assert torch.equal(first, second)
+    assert torch.equal(first, layer(kind, 0.0)(x))
+
+
+@pytest.mark.parametrize("kind", ["none", "t5"])
+def test_k8_no_dropout_in_eval_with_a_cache(kind: str) -> None:
+    """The same, while decoding."""
+    x = torch.randn(2, 9, 32)
+    dropping, plain = layer(kind, 0.5, is_causal=True).eval(), layer(kind, 0.0, is_causal=True)
+    _, cache = dropping(x[:, :8], cache=relpos.KVCache())
+    step, _ = dropping(x[:, 8:], cache=cache)
+    torch.testing.assert_close(step, plain(x)[:, 8:])
+
+
+@pytest.mark.parametrize("kind", LAYER_SCHEMES)
+def test_k8_dropout_in_training(kind: str) -> None:
+    """The other side: in training two calls differ, and the functional call drops whenever it is told to."""
+    x = torch.randn(2, 9, 32)
+    dropping = layer(kind, 0.5)
+    assert dropping.training
+    assert not torch.equal(dropping(x), dropping(x))
+    query = torch.randn(1, 2, 40, 16)
+    kept: Tensor = relpos.attention_weights(query, query, query, dropout_p=0.5) != 0.0
+    assert 0.4 < kept.double().mean().item() < 0.6  # 3200 draws: six standard deviations are 0.053
