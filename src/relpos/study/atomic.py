@@ -1,0 +1,35 @@
+"""Files that are whole or absent: write beside the target, force to disk, then rename over it.
+
+`os.replace` is atomic within one file system, and a rename is only durable once the folder that holds it is on disk
+as well. A process killed at any point leaves the old file, the new file, or a stray `.tmp` that nobody reads.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text`, atomically and durably."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace `path` by `data` as JSON. NaN and infinity are refused: they are not JSON, and never a result."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Force a file's bytes, or a folder's list of names, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

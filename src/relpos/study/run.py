@@ -1,0 +1,102 @@
+"""A study: its trials one after another, their results in one file, and the chart.
+
+runs/default/config.json        the configuration and the text's hash; another one is refused
+runs/default/trials/<name>/     one folder a trial (see `relpos.study.trial`)
+runs/default/results.json       everything found, with versions, machine and text
+runs/default/extrapolation.*    perplexity against length, as PNG and SVG
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relpos import errors
+from relpos.study import atomic
+from relpos.study.chart import draw
+from relpos.study.config import StudyConfig, differences
+from relpos.study.corpus import Corpus, check_trainable, held_out_segments, load_corpus
+from relpos.study.reporter import Reporter
+from relpos.study.results import TrialResult
+from relpos.study.trial import run_trial
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Everything a study found, and about which text."""
+
+    config: StudyConfig
+    corpus: dict[str, Any]
+    trials: tuple[TrialResult, ...]
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine; where trials were computed under different ones, the list of them."""
+        values: dict[str, Any] = {}
+        for key in self.trials[0].environment:
+            distinct = list(dict.fromkeys(trial.environment[key] for trial in self.trials))
+            values[key] = distinct[0] if len(distinct) == 1 else distinct
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """What `results.json` holds."""
+        return {
+            "environment": self.environment,
+            "corpus": self.corpus,
+            "config": self.config.to_json(),
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyResult:
+    """Run the trials that have no result yet, then write `results.json` and draw the chart.
+
+    Stopped at any moment, the same call goes on at the last checkpoint and ends with the same losses to the bit, on
+    the same machine with the same number of threads.
+    """
+    corpus = load_corpus(config.recipe.text)
+    check_trainable(corpus, config.recipe)
+    held_out_segments(corpus, config.recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder):
+        _claim(folder, config, corpus)
+        trials = tuple(
+            run_trial(trial, folder / "trials" / trial.name, reporter) for trial in config.trials(corpus.sha256)
+        )
+        result = StudyResult(config, corpus.summary(), trials)
+        atomic.write_json(folder / "results.json", result.to_json())
+        draw(trials, folder)
+    return result
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep a second process out of the folder. The system lets go of the lock when the process ends, however."""
+    with open(folder / ".lock", "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise errors.value(
+                "relpos study", f"{folder}, in which another process is at work", "one process a run folder",
+                "wait for it, or give another --out.",
+            ) from error  # fmt: skip
+        yield
+
+
+def _claim(folder: Path, config: StudyConfig, corpus: Corpus) -> None:
+    """Write the configuration into a new folder; compare it with the one in an old folder, and refuse another."""
+    path = folder / "config.json"
+    ours = {"config": config.to_json(), "corpus": {"sha256": corpus.sha256, "bytes": corpus.bytes}}
+    if not path.exists():
+        atomic.write_json(path, ours)
+        return
+    found = differences(ours, json.loads(path.read_text(encoding="utf-8")))
+    if found:
+        raise errors.value(
+            "relpos study", f"{folder}, a run of another configuration ({'; '.join(found)})",
+            "a new folder, or the same configuration to go on with it",
+            "give another --out, or remove the folder.",
+        )  # fmt: skip

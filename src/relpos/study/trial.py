@@ -1,0 +1,96 @@
+"""One trial from beginning to end, inside its own folder.
+
+config.json                 what the trial is
+checkpoints/                the newest checkpoint (see `relpos.study.checkpoint`)
+tensorboard/                training curves
+evaluation/window-64.json   the scores at one window length, kept so that a stopped evaluation goes on
+result.json                 everything found; once it exists the trial is not run again
+"""
+
+import json
+import time
+from pathlib import Path
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from relpos import errors
+from relpos.study import atomic
+from relpos.study.config import TrialConfig, differences
+from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
+from relpos.study.evaluate import score_length
+from relpos.study.model import ByteLM, build_model
+from relpos.study.reporter import Reporter
+from relpos.study.results import Score, TrialResult, environment, load_result
+from relpos.study.train import repeatable, train
+
+
+def run_trial(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialResult:
+    """Train and score what `config` describes, or read the result where `folder` already has it.
+
+    Reads nothing but `config`, the text that it names and `folder`; writes nothing outside `folder`.
+    """
+    _claim(folder, config)
+    result = load_result(folder, config)
+    if result is None:
+        with repeatable(config.recipe.threads):
+            result = _train_and_score(config, folder, reporter)
+        result.save(folder)
+    reporter.trial_done(result)
+    return result
+
+
+def _claim(folder: Path, config: TrialConfig) -> None:
+    """Write the trial's configuration into its folder, or compare it with the one that is there."""
+    path = folder / "config.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        atomic.write_json(path, config.to_json())
+        return
+    found = differences(config.to_json(), json.loads(path.read_text(encoding="utf-8")))
+    if found:
+        raise errors.value(
+            "run_trial", f"{folder}, which belongs to another trial ({'; '.join(found)})",
+            "a new folder or one of the same configuration", "use another run folder.",
+        )  # fmt: skip
+
+
+def _train_and_score(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialResult:
+    corpus = load_corpus(config.recipe.text)
+    if corpus.sha256 != config.corpus_sha256:
+        raise errors.value(
+            "run_trial", f"a text with sha256 {corpus.sha256}", f"the trial's text, {config.corpus_sha256}",
+            "give the same text, or start a new run folder.",
+        )  # fmt: skip
+    check_trainable(corpus, config.recipe)
+    segments = held_out_segments(corpus, config.recipe)
+    model = build_model(config)
+    progress = train(model, config, corpus.train, folder, reporter)
+    started = time.perf_counter()
+    scores: list[Score] = []
+    for window in config.recipe.lengths:
+        pair = _score_once(model, segments, window, config, folder / "evaluation" / f"window-{window}.json")
+        scores += pair
+        reporter.length_scored(config, pair)
+    return TrialResult(
+        config=config,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        position_parameters=sum(parameter.numel() for parameter in model.position_parameters().values()),
+        train_losses=progress.losses,
+        scores=tuple(scores),
+        train_seconds=progress.seconds,
+        evaluation_seconds=time.perf_counter() - started,
+        environment=environment(config.recipe.threads),
+    )
+
+
+def _score_once(
+    model: ByteLM, segments: Int64[Tensor, "K N1"], window: int, config: TrialConfig, path: Path
+) -> tuple[Score, Score]:
+    if path.exists():
+        first, second = (Score.from_json(score) for score in json.loads(path.read_text(encoding="utf-8")))
+        return first, second
+    path.parent.mkdir(exist_ok=True)
+    pair = score_length(model, segments, window, bin_width=config.recipe.length // 4)
+    atomic.write_json(path, [score.to_json() for score in pair])
+    return pair

@@ -1,0 +1,58 @@
+"""The final table and the chart's curves say what the results say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from relpos.study import StudyResult, TrialResult
+from relpos.study.chart import curves
+from relpos.study.report import table
+from relpos.study.results import Score
+
+
+def trial(like: TrialResult, scheme: str, seed: int, perplexity_nats: dict[int, float | None]) -> TrialResult:
+    """A result with the losses given, by window."""
+    scores = tuple(
+        Score("non_overlapping", window, window, 1, 10, loss, None if loss is not None else "table")
+        for window, loss in perplexity_nats.items()
+    )
+    return replace(like, config=replace(like.config, scheme=scheme, seed=seed), scores=scores)
+
+
+def printed(trials: list[TrialResult]) -> list[str]:
+    console = Console(width=160, record=True, quiet=False, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table(trials, "non_overlapping"))
+    return capture.get().splitlines()
+
+
+def test_rows_are_sorted_and_undefined_is_said(finished: tuple[Path, StudyResult]) -> None:
+    like = finished[1].trials[0]
+    lines = printed(
+        [
+            trial(like, "rope", 0, {16: 2.0, 32: 2.5, 64: 3.0}),
+            trial(like, "learned", 0, {16: 1.0, 32: None, 64: None}),
+            trial(like, "alibi", 0, {16: 1.5, 32: 1.5, 64: 1.5}),
+        ]
+    )
+    rows = [line for line in lines if line.startswith("│")]
+    assert [row.split()[1] for row in rows] == ["learned", "alibi", "rope"]
+    assert rows[0].count("undefined") == 2
+    assert "2.72" in rows[0]
+    assert rows[2].replace("│", " ").split()[1:4] == ["7.39", "12.18", "20.09"]
+    assert any("trained" in line and "2 x" in line and "4 x" in line for line in lines)
+
+
+def test_several_seeds_give_mean_and_range(finished: tuple[Path, StudyResult]) -> None:
+    like = finished[1].trials[0]
+    trials = [
+        trial(like, "rope", 0, {16: 1.0, 32: 1.0, 64: 1.0}),
+        trial(like, "rope", 1, {16: 2.0, 32: 1.0, 64: 1.0}),
+        trial(like, "learned", 0, {16: 1.0, 32: None, 64: None}),
+    ]
+    assert any("5.05 (2.72 to 7.39)" in line for line in printed(trials))
+    rope, learned = curves(trials)
+    first = rope.points[0]
+    assert [round(value, 2) for value in (first.mean or 0, first.low or 0, first.high or 0)] == [5.05, 2.72, 7.39]
+    assert [point.mean is None for point in learned.points] == [False, True, True]
