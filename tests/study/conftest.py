@@ -32,9 +32,17 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 def recipe(text: str) -> Recipe:
     """One thread, since tests share the machine's cores."""
     return Recipe(
-        length=16, multiples=(1, 2, 4), steps=12, size="tiny", text=text, segments=2, batch_size=4, warmup=3,
-        checkpoint_every=5, threads=1,
-    )  # fmt: skip
+        length=16,
+        multiples=(1, 2, 4),
+        steps=12,
+        size="tiny",
+        text=text,
+        segments=2,
+        batch_size=4,
+        warmup=3,
+        checkpoint_every=5,
+        threads=1,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,16 @@ def test_the_default_study_is_the_published_one() -> None:
     config = StudyConfig()
     assert config.schemes == DEFAULT_SCHEMES
     assert set(DEFAULT_SCHEMES) == {
-        "nope", "learned", "sinusoidal", "shaw_bias", "t5", "alibi", "alibi_reversed", "deberta", "rope",
-    }  # fmt: skip
+        "nope",
+        "learned",
+        "sinusoidal",
+        "shaw_bias",
+        "t5",
+        "alibi",
+        "alibi_reversed",
+        "deberta",
+        "rope",
+    }
     assert config.recipe.lengths == (64, 128, 256, 512, 640, 1024)
     assert all(config.recipe.segment_length % length == 0 for length in config.recipe.lengths)
 

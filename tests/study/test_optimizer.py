@@ -9,10 +9,10 @@ from relpos.study import Recipe, TrialConfig
 from relpos.study.model import build_model
 from relpos.study.optimizer import learning_rate, make_optimizer, set_learning_rate
 
-RECIPE = Recipe(size="tiny", length=16, steps=100, warmup=10, learning_rate=1.0, position_rate=7.0)
+RECIPE = Recipe(size="tiny", length=16, steps=100, warmup=10, learning_rate=1.0, position_rate=7.0, input_rate=3.0)
 
 
-@pytest.mark.parametrize(("scheme", "factor"), [("t5", 7.0), ("deberta", 7.0), ("learned", 1.0)])
+@pytest.mark.parametrize(("scheme", "factor"), [("t5", 7.0), ("deberta", 7.0), ("learned", 3.0)])
 def test_tables_in_attention_learn_faster_and_no_table_decays(scheme: str, factor: float) -> None:
     model = build_model(TrialConfig(scheme, 0, "", RECIPE))
     optimizer = make_optimizer(model, RECIPE)

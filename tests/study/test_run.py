@@ -39,8 +39,12 @@ def test_what_comes_out(config: StudyConfig, finished: tuple[Path, StudyResult])
     for name in ("learned-seed0", "rope-seed0", "learned-seed1", "rope-seed1"):
         trial = folder / "trials" / name
         assert {p.name for p in trial.iterdir()} == {
-            "config.json", "checkpoints", "tensorboard", "evaluation", "result.json",
-        }  # fmt: skip
+            "config.json",
+            "checkpoints",
+            "tensorboard",
+            "evaluation",
+            "result.json",
+        }
         assert list((trial / "tensorboard").glob("events.out.tfevents.*"))
         assert (trial / "checkpoints" / "latest").read_text() == "step-000012\n"
     assert (folder / "extrapolation.png").read_bytes().startswith(b"\x89PNG")

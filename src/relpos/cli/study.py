@@ -48,10 +48,14 @@ def study(
     """
     folder = out or Path("runs/quick" if quick else "runs/default")
     try:
-        recipe = (QUICK if quick else {}) | _given(
-            length=length, multiples=_numbers("--multiples", multiples), steps=steps, size=size, text=text,
+        recipe: dict[str, Any] = (QUICK if quick else {}) | _given(
+            length=length,
+            multiples=_numbers("--multiples", multiples),
+            steps=steps,
+            size=size,
+            text=text,
             threads=threads,
-        )  # fmt: skip
+        )
         chosen = _given(schemes=_names(schemes), seeds=_numbers("--seeds", seeds))
         with needs_extra("study"):
             from relpos.study import Recipe, StudyConfig

@@ -55,10 +55,23 @@ def styled(chart: alt.LayerChart) -> alt.LayerChart:
         chart.configure(font=FONT, background="white")
         .configure_view(stroke=None)
         .configure_axis(
-            labelFontSize=12, titleFontSize=13, titleFontWeight="normal", titleColor=INK, labelColor=INK,
-            gridColor=FAINT, domainColor=INK, tickColor=INK,
+            labelFontSize=12,
+            titleFontSize=13,
+            titleFontWeight="normal",
+            titleColor=INK,
+            labelColor=INK,
+            gridColor=FAINT,
+            domainColor=INK,
+            tickColor=INK,
         )
-        .configure_title(fontSize=16, subtitleFontSize=12, anchor="start", color=INK, subtitleColor="#555555",
-                         subtitlePadding=6, offset=14)
-    )  # fmt: skip
+        .configure_title(
+            fontSize=16,
+            subtitleFontSize=12,
+            anchor="start",
+            color=INK,
+            subtitleColor="#555555",
+            subtitlePadding=6,
+            offset=14,
+        )
+    )
     return drawn

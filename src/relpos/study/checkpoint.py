@@ -71,9 +71,11 @@ def load(folder: Path, model: nn.Module, optimizer: AdamW) -> Progress:
             seconds = float(file.metadata()["seconds"])
     except (OSError, SafetensorError) as error:
         raise errors.value(
-            "checkpoint.load", f"{path} ({error})", "a checkpoint as this version writes it",
+            "checkpoint.load",
+            f"{path} ({error})",
+            "a checkpoint as this version writes it",
             f"remove {folder} and run again; the trial then starts from its first step.",
-        ) from error  # fmt: skip
+        ) from error
     for parameter in model.parameters():
         key = names[id(parameter)]
         parameter.copy_(tensors[f"model.{key}"])

@@ -42,8 +42,9 @@ class Recipe:
 
     `length` is the trained length in bytes, `multiples` the evaluated lengths in units of it. `text` is a file or a
     folder, None for the Python standard library's source. `segments` held-out segments are scored, each as long as the
-    least common multiple of the evaluated lengths. `position_rate` is the factor on the learning rate of position
-    parameters (see `relpos.study.optimizer`). A checkpoint is written every `checkpoint_every` steps.
+    least common multiple of the evaluated lengths. `position_rate` and `input_rate` are factors on the learning rate of
+    position tables, inside attention and on the input (see `relpos.study.optimizer`). A checkpoint is written every
+    `checkpoint_every` steps.
     """
 
     length: int = 64
@@ -55,6 +56,7 @@ class Recipe:
     batch_size: int = 32
     learning_rate: float = 3e-3
     position_rate: float = 100.0
+    input_rate: float = 10.0
     warmup: int = 20
     weight_decay: float = 0.1
     clip_norm: float = 1.0
@@ -66,15 +68,17 @@ class Recipe:
         for name in ("length", "steps", "segments", "batch_size", "checkpoint_every", "threads"):
             if getattr(self, name) < 1:
                 raise errors.value(f"Recipe({name}=...)", str(getattr(self, name)), "1 or more", f"raise {name}")
-        for name in ("learning_rate", "position_rate", "clip_norm"):
+        for name in ("learning_rate", "position_rate", "input_rate", "clip_norm"):
             number = getattr(self, name)
             if not (math.isfinite(number) and number > 0):
                 raise errors.value(f"Recipe({name}=...)", str(number), "a number above 0", f"raise {name}")
         if self.length % 4:
             raise errors.value(
-                "Recipe(length=...)", str(self.length), "a multiple of 4 (the sliding stride is a quarter window)",
+                "Recipe(length=...)",
+                str(self.length),
+                "a multiple of 4 (the sliding stride is a quarter window)",
                 f"use {self.length - self.length % 4 or 4} or {self.length + 4 - self.length % 4}",
-            )  # fmt: skip
+            )
         if not self.multiples or min(self.multiples) < 1 or len(set(self.multiples)) != len(self.multiples):
             raise errors.value(
                 "Recipe(multiples=...)", str(self.multiples), "different whole numbers, 1 or more", "give 1,2,4"
@@ -191,9 +195,11 @@ def _read_fields(cls: type[Any], data: dict[str, Any]) -> dict[str, Any]:
     known = {each.name for each in fields(cls)}
     if set(data) != known:
         raise errors.value(
-            f"{cls.__name__}.from_json", f"fields {sorted(data)}", f"exactly {sorted(known)}",
+            f"{cls.__name__}.from_json",
+            f"fields {sorted(data)}",
+            f"exactly {sorted(known)}",
             "the file was written by another version of relpos: start a new run folder",
-        )  # fmt: skip
+        )
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for name, item in data.items():

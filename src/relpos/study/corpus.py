@@ -89,9 +89,11 @@ def check_trainable(corpus: Corpus, recipe: Recipe) -> None:
     needed = recipe.batch_size * (recipe.length + 1)
     if len(corpus.train) < needed:
         raise errors.value(
-            "check_trainable", f"{len(corpus.train)} training bytes of {corpus.bytes}",
-            f"at least {needed}: {recipe.batch_size} windows of {recipe.length + 1}", "give more text",
-        )  # fmt: skip
+            "check_trainable",
+            f"{len(corpus.train)} training bytes of {corpus.bytes}",
+            f"at least {needed}: {recipe.batch_size} windows of {recipe.length + 1}",
+            "give more text",
+        )
 
 
 def _standard_library() -> dict[str, bytes]:
@@ -99,8 +101,9 @@ def _standard_library() -> dict[str, bytes]:
     # _sysconfigdata is written when Python is built: it differs between machines of the same version.
     paths = [path for path in folder.glob("*.py") if not path.name.startswith("_sysconfigdata")]
     if not paths:
-        raise errors.value("load_corpus", f"no *.py in {folder}", "a Python with its library as source",
-                           "give a text with --text")  # fmt: skip
+        raise errors.value(
+            "load_corpus", f"no *.py in {folder}", "a Python with its library as source", "give a text with --text"
+        )
     return {path.name: path.read_bytes() for path in paths}
 
 

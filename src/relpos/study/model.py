@@ -1,7 +1,6 @@
 """A plain decoder-only Transformer over bytes, in which nothing but the position scheme differs between trials."""
 
 import math
-from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,18 +8,12 @@ from torch import Tensor, nn
 
 import relpos
 from relpos.schemes import Scheme
+from relpos.schemes.absolute import Absolute
 from relpos.study.config import TrialConfig
 from relpos.study.presets import build_scheme
 from relpos.study.seeds import derive, generator
 
 VOCABULARY = 256
-
-
-class _Absolute(Protocol):
-    """What a scheme of the input embedding has besides a scheme's own surface."""
-
-    def embed(self, x: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
-        """`x` with positions added."""
 
 
 class Block(nn.Module):
@@ -54,15 +47,11 @@ class ByteLM(nn.Module):
         def build() -> Scheme:
             return build_scheme(config.scheme, width=shape.width, heads=shape.heads, length=length)
 
-        schemes = [build()]
-        is_absolute = schemes[0].injects_at == "input"
-        if not is_absolute:
-            schemes += [build() for _ in range(shape.layers - 1)]
+        first = build()
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
-        self.absolute = schemes[0] if is_absolute else None
-        self.blocks = nn.ModuleList(
-            Block(shape.width, shape.heads, None if is_absolute else schemes[layer]) for layer in range(shape.layers)
-        )
+        self.absolute = first if isinstance(first, Absolute) else None
+        schemes = [None] * shape.layers if self.absolute else [first, *(build() for _ in range(shape.layers - 1))]
+        self.blocks = nn.ModuleList(Block(shape.width, shape.heads, scheme) for scheme in schemes)
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, VOCABULARY)
 
@@ -70,7 +59,7 @@ class ByteLM(nn.Module):
         """Logits of the byte that follows each input byte."""
         x = self.embedding(tokens)
         if self.absolute is not None:
-            x = cast(_Absolute, self.absolute).embed(x)
+            x = self.absolute.embed(x)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))

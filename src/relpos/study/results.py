@@ -115,9 +115,11 @@ def load_result(folder: Path, config: TrialConfig) -> TrialResult | None:
     found = differences(config.to_json(), result.config.to_json())
     if found:
         raise errors.value(
-            "load_result", f"{path} of another trial ({'; '.join(found)})", f"a result of {config.name}",
+            "load_result",
+            f"{path} of another trial ({'; '.join(found)})",
+            f"a result of {config.name}",
             "use another run folder.",
-        )  # fmt: skip
+        )
     return result
 
 

@@ -80,9 +80,11 @@ def _alone_in(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise errors.value(
-                "relpos study", f"{folder}, in which another process is at work", "one process a run folder",
+                "relpos study",
+                f"{folder}, in which another process is at work",
+                "one process a run folder",
                 "wait for it, or give another --out.",
-            ) from error  # fmt: skip
+            ) from error
         yield
 
 
@@ -96,7 +98,8 @@ def _claim(folder: Path, config: StudyConfig, corpus: Corpus) -> None:
     found = differences(ours, json.loads(path.read_text(encoding="utf-8")))
     if found:
         raise errors.value(
-            "relpos study", f"{folder}, a run of another configuration ({'; '.join(found)})",
+            "relpos study",
+            f"{folder}, a run of another configuration ({'; '.join(found)})",
             "a new folder, or the same configuration to go on with it",
             "give another --out, or remove the folder.",
-        )  # fmt: skip
+        )

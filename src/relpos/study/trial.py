@@ -50,18 +50,22 @@ def _claim(folder: Path, config: TrialConfig) -> None:
     found = differences(config.to_json(), json.loads(path.read_text(encoding="utf-8")))
     if found:
         raise errors.value(
-            "run_trial", f"{folder}, which belongs to another trial ({'; '.join(found)})",
-            "a new folder or one of the same configuration", "use another run folder.",
-        )  # fmt: skip
+            "run_trial",
+            f"{folder}, which belongs to another trial ({'; '.join(found)})",
+            "a new folder or one of the same configuration",
+            "use another run folder.",
+        )
 
 
 def _train_and_score(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialResult:
     corpus = load_corpus(config.recipe.text)
     if corpus.sha256 != config.corpus_sha256:
         raise errors.value(
-            "run_trial", f"a text with sha256 {corpus.sha256}", f"the trial's text, {config.corpus_sha256}",
+            "run_trial",
+            f"a text with sha256 {corpus.sha256}",
+            f"the trial's text, {config.corpus_sha256}",
             "give the same text, or start a new run folder.",
-        )  # fmt: skip
+        )
     check_trainable(corpus, config.recipe)
     segments = held_out_segments(corpus, config.recipe)
     model = build_model(config)

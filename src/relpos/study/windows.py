@@ -55,8 +55,9 @@ def sliding(num_tokens: int, window: int, stride: int) -> list[Window]:
 
 def _pairs(call: str, num_tokens: int, window: int) -> int:
     if num_tokens < 2:
-        raise errors.value(f"{call}(num_tokens=...)", str(num_tokens), "2 or more (an input and its target)",
-                           "give a longer text")  # fmt: skip
+        raise errors.value(
+            f"{call}(num_tokens=...)", str(num_tokens), "2 or more (an input and its target)", "give a longer text"
+        )
     if window < 1:
         raise errors.value(f"{call}(window=...)", str(window), "1 or more", "raise the window")
     return num_tokens - 1
