@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -30,3 +31,15 @@ def test_links_lead_somewhere_and_no_blank_is_left(page: Path) -> None:
 
 def test_the_changelog_knows_the_version() -> None:
     assert f"## {relpos.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "rule"),
+    [("README.md", "non_overlapping"), ("docs/study.md", "non_overlapping"), ("docs/study.md", "sliding")],
+)
+def test_the_tables_are_the_committed_results(page: str, rule: str) -> None:
+    text = (ROOT / page).read_text()
+    for trial in json.loads((ROOT / "docs/study/results.json").read_text())["trials"]:
+        scores = [score["perplexity"] for score in trial["scores"] if score["rule"] == rule]
+        cells = ["undefined" if perplexity is None else f"{perplexity:.2f}" for perplexity in scores]
+        assert f"| {trial['config']['scheme']} | {' | '.join(cells)} |" in text

@@ -106,9 +106,9 @@ def _names(curves: Sequence[Curve], last: int, bounds: tuple[float, float], colo
         if p and p.length < last
     ]
     beside = alt.Chart(alt.InlineData(values=short)).encode(x="length:Q", y="perplexity:Q", text="name:N")
-    # Lines pass behind these names, so each stands on a white edge.
-    edge = beside.mark_text(align="left", dx=9, fontSize=13, fontWeight=600, stroke="white", strokeWidth=5)
-    text = beside.mark_text(align="left", dx=9, fontSize=13, fontWeight=600).encode(color=colour)
+    # Lines pass behind these names, so each stands on a white edge, a little above its point.
+    edge = beside.mark_text(align="left", dx=9, dy=-9, fontSize=13, fontWeight=600, stroke="white", strokeWidth=5)
+    text = beside.mark_text(align="left", dx=9, dy=-9, fontSize=13, fontWeight=600).encode(color=colour)
     return [join, name, edge, text]
 
 
