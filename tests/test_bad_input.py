@@ -163,8 +163,11 @@ def test_a_backend_by_name_runs_or_raises(monkeypatch: pytest.MonkeyPatch) -> No
 def test_cross_attention_needs_an_offset_and_keeps_no_cache() -> None:
     layer = relpos.RelativeAttention(32, 4, relpos.ALiBi(4)).double()
     x, context = torch.randn(2, 3, 32, dtype=torch.float64), torch.randn(2, 5, 32, dtype=torch.float64)
-    with pytest.raises(ValueError, match="query_start"):
-        layer(x, context)
+    for source in (context, context[:, :3]):  # equal lengths by chance are no anchor either
+        with pytest.raises(ValueError, match="query_start"):
+            layer(x, source)
+    with pytest.raises(ValueError, match=r"x of shape \[3, 32\]"):
+        layer(x[0])
     assert layer(x, context, positions=Positions.arange(3, 5, query_start=1)).shape == x.shape
     with pytest.raises(ValueError, match="context and cache"):
         layer(x, context, relpos.KVCache())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -139,7 +139,8 @@ class RelativeAttention(nn.Module):
 
         Args:
             x: `[B, Tq, E]`.
-            context: `[B, Tk, E]` for cross-attention, whose relative schemes need `positions` where Tq != Tk.
+            context: `[B, Tk, E]` for cross-attention, whose relative schemes need `positions`: two sequences of equal
+                length do not say by that how they stand to each other.
             cache: an empty or earlier `KVCache`; the tokens of `x` follow the cached ones.
             positions: who stands where; counted from the first cached token if None.
             key_mask: `[B, cached + Tq]` (or `[B, Tk]` with context), True = a real token.
@@ -152,6 +153,7 @@ class RelativeAttention(nn.Module):
                 "RelativeAttention", "context and cache together", "one of them", "cross-attention keeps no cache."
             )
         source = x if context is None else context
+        self._check(x=x, context=source)
         query = self._split(self.query_proj(x), self.num_heads)
         key = self._split(self.key_proj(source), self.num_kv_heads)
         value = self._split(self.value_proj(source), self.num_kv_heads)
@@ -161,6 +163,8 @@ class RelativeAttention(nn.Module):
             key, value = cache.tokens()
             if positions is None:
                 positions = Positions.arange(query.shape[2], key.shape[2], query_start=past)
+        elif context is not None and positions is None:
+            positions = replace(Positions.arange(query.shape[2], key.shape[2]), anchored=False)
         mixed = attention(
             query,
             key,
@@ -173,6 +177,17 @@ class RelativeAttention(nn.Module):
         )
         y: Tensor = self.output_proj(mixed.transpose(1, 2).flatten(2))
         return y if cache is None else (y, cache)
+
+    def _check(self, **inputs: Tensor) -> None:
+        width = self.query_proj.in_features
+        for name, tensor in inputs.items():
+            if tensor.dim() != 3 or tensor.shape[-1] != width:
+                raise errors.value(
+                    "RelativeAttention",
+                    f"{name} of shape {list(tensor.shape)}",
+                    f"[batch, tokens, {width}]",
+                    f"reshape {name}.",
+                )
 
     def _schemes(self) -> list[Scheme]:
         own = [self.scheme] if isinstance(self.scheme, Scheme) else self.scheme
