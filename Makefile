@@ -21,7 +21,7 @@ format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt

@@ -43,3 +43,10 @@ def test_the_tables_are_the_committed_results(page: str, rule: str) -> None:
         scores = [score["perplexity"] for score in trial["scores"] if score["rule"] == rule]
         cells = ["undefined" if perplexity is None else f"{perplexity:.2f}" for perplexity in scores]
         assert f"| {trial['config']['scheme']} | {' | '.join(cells)} |" in text
+
+
+def test_every_reported_case_has_its_test() -> None:
+    ids = re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs/cases.md").read_text(), re.MULTILINE)
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests/cases").glob("test_*.py"))
+    assert len(ids) == 47
+    assert [case for case in ids if f"def test_{case.lower()}_" not in tests] == []

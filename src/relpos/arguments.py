@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import torch
@@ -48,6 +48,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         len(query) == len(key) == len(value) and query.shape[3] == key.shape[3] and key.shape[:3] == value.shape[:3]
     ):
         raise errors.value(CALL, given, allowed, "make the shapes agree.")
+    if query.shape[3] == 0:
+        raise errors.value(CALL, given, f"{allowed} with D >= 1", "heads need a width.")
     if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
         raise errors.value(
             CALL,
@@ -115,34 +117,43 @@ def resolve_window(window: int | tuple[int, int] | None) -> tuple[int, int] | No
         raise errors.wrong_type(CALL, f"window={window!r}", "an int or (back, ahead)", "pass whole numbers.")
     if min(sides) < 0:
         raise errors.value(CALL, f"window={window!r}", "back and ahead >= 0", "0 shows each query its own key.")
-    return sides[0], sides[1]
+    longest = torch.iinfo(torch.int64).max
+    return min(sides[0], longest), min(sides[1], longest)
 
 
-def check_schemes(query: Tensor, schemes: Sequence[Scheme]) -> None:
-    """Relative schemes, made for these heads, on this device."""
-    for scheme in schemes:
-        if not isinstance(scheme, Scheme):
+def list_schemes(call: str, scheme: object, heads: int, width: int) -> list[Scheme]:
+    """The schemes of an argument that may be one, several or None: relative ones, made for these heads."""
+    schemes = [] if scheme is None else list(scheme) if isinstance(scheme, Iterable) else [scheme]
+    for one in schemes:
+        if not isinstance(one, Scheme):
+            given = one.__name__ if isinstance(one, type) else type(one).__name__
             raise errors.wrong_type(
-                CALL, f"scheme of {type(scheme).__name__}", "a scheme, a list of schemes or None", "use relpos.make."
+                call, f"scheme of {given}", "a scheme, a list of schemes or None", "build one: relpos.make(name, ...)."
             )
-        if isinstance(scheme, Absolute):
-            raise refuse_in_attention(scheme, CALL)
-        name = type(scheme).__name__
-        for what, made_for, given in (
-            ("num_heads", scheme.num_heads, query.shape[1]),
-            ("head_dim", scheme.head_dim, query.shape[3]),
-        ):
-            if made_for is not None and made_for != given:
+        if isinstance(one, Absolute):
+            raise refuse_in_attention(one, call)
+        name = type(one).__name__
+        for what, made_for, given_size in (("num_heads", one.num_heads, heads), ("head_dim", one.head_dim, width)):
+            if made_for is not None and made_for != given_size:
                 raise errors.value(
-                    CALL,
-                    f"query {list(query.shape)} with {name}({what}={made_for})",
-                    f"{what}={given}",
-                    f"build {name} for the query's heads; scheme.heads(start, stop) takes a slice of them.",
+                    call,
+                    f"{name}({what}={made_for}) for {what}={given_size}",
+                    f"{what}={given_size}",
+                    f"build {name} for these heads; scheme.heads(start, stop) takes a slice of them.",
                 )
+    return [one for one in schemes if isinstance(one, Scheme)]
+
+
+def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:
+    """Learned tables on the device of the query."""
+    for scheme in schemes:
         for parameter in scheme.parameters():
             if parameter.device != query.device:
                 raise errors.value(
-                    CALL, f"{name} on {parameter.device} with query on {query.device}", "one device", "move the scheme."
+                    CALL,
+                    f"{type(scheme).__name__} on {parameter.device} with query on {query.device}",
+                    "one device",
+                    "move the scheme.",
                 )
 
 

@@ -21,7 +21,7 @@ from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
 
 Window = int | tuple[int, int]
-Arguments = ParamSpec("Arguments")
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -47,8 +47,8 @@ def _call(
     arguments.check_tensors(query, key, value)
     arguments.check_masks(query, key, attn_mask, key_mask, lengths)
     arguments.check_numbers(is_causal, scale, dropout_p)
-    schemes = [] if scheme is None else [scheme] if isinstance(scheme, Scheme) else list(scheme)
-    arguments.check_schemes(query, schemes)
+    schemes = arguments.list_schemes("attention", scheme, query.shape[1], query.shape[3])
+    arguments.check_devices(query, schemes)
     positions = Positions.arange(query.shape[2], key.shape[2]) if positions is None else positions
     arguments.check_positions(query, key, positions)
     positions = positions.to(query.device)
@@ -103,18 +103,18 @@ def _scale(query: Tensor, schemes: list[Scheme], scale: float | None) -> float:
 
 
 def _with_arguments_of(
-    prepare: Callable[Arguments, Call],
-) -> Callable[[Callable[[Call], Result]], Callable[Arguments, Result]]:
+    prepare: Callable[P, Call],
+) -> Callable[[Callable[[Call], Result]], Callable[P, Result]]:
     """Turn a function of a `Call` into one that takes the arguments which `prepare` makes it from."""
 
-    def decorate(door: Callable[[Call], Result]) -> Callable[Arguments, Result]:
+    def decorate(door: Callable[[Call], Result]) -> Callable[P, Result]:
         @functools.wraps(door)
-        def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> Result:
             return door(prepare(*args, **kwargs))
 
-        arguments = inspect.signature(prepare)
+        signature = inspect.signature(prepare)
         returns = inspect.signature(door).return_annotation
-        wrapped.__signature__ = arguments.replace(return_annotation=returns)  # type: ignore[attr-defined]
+        wrapped.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
         return wrapped
 
     return decorate

@@ -26,12 +26,13 @@ def wrong_type(call: str, given: str, allowed: str, fix: str) -> TypeError:
     return TypeError(_message(call, given, allowed, fix))
 
 
-def unknown_name(call: str, what: str, given: str, known: Iterable[str]) -> ValueError:
-    """A `ValueError` for a name that is not in a list, with the nearest one that is."""
+def unknown_name(call: str, what: str, given: object, known: Iterable[str]) -> ValueError | TypeError:
+    """A `ValueError` for a name that is not in a list, with the nearest one that is; a `TypeError` for no name."""
     known = list(known)
-    near = get_close_matches(given.lower(), known, n=1, cutoff=0.0)
-    fix = f"did you mean {near[0]!r}?" if near else f"choose a known {what}."
-    return value(call, f"{what} {given!r}", ", ".join(map(repr, known)), fix)
+    if not isinstance(given, str):
+        return wrong_type(call, f"{what} {given!r}", ", ".join(map(repr, known)), f"pass a {what} by its name.")
+    nearest = get_close_matches(given.lower(), known, n=1, cutoff=0.0)[0]
+    return value(call, f"{what} {given!r}", ", ".join(map(repr, known)), f"did you mean {nearest!r}?")
 
 
 def whole(call: str, **arguments: object) -> None:
@@ -54,7 +55,7 @@ def finite(call: str, **arguments: object) -> None:
     for name, number in arguments.items():
         if not isinstance(number, int | float) or isinstance(number, bool):
             raise wrong_type(call, f"{name}={number!r}", f"{name} is a number", f"pass a float as {name}.")
-        if not math.isfinite(number):
+        if not abs(number) < math.inf:  # also where torch.compile makes it symbolic, which math.isfinite refuses
             raise value(call, f"{name}={number}", f"a finite {name}", f"pass a finite number as {name}.")
 
 

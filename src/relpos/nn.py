@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from relpos import errors
+from relpos.arguments import list_schemes
 from relpos.attention import attention
 from relpos.positions import Positions
 from relpos.schemes import Scheme, make
-from relpos.schemes.absolute import Absolute, refuse_in_attention
 
 
 class RelativeBias(nn.Module):
@@ -34,6 +34,7 @@ class RelativeBias(nn.Module):
     def __init__(self, num_heads: int, mode: str = "t5", **options: object) -> None:
         super().__init__()
         self.scheme = make(mode, num_heads=num_heads, **options)
+        self.scheme.bias(1)  # refuses, here and not at the first call, a scheme that has no such matrix
 
     def forward(
         self, query_len: int, key_len: int | None = None, query_start: int | Tensor | None = None
@@ -70,6 +71,13 @@ class KVCache:
         """The cache with these tokens after its own."""
         if self.key is None or self.value is None:
             return KVCache(key, value)
+        if self.key.shape[:2] != key.shape[:2] or self.key.shape[3] != key.shape[3]:
+            raise errors.value(
+                "KVCache.append",
+                f"keys {list(key.shape)} after {list(self.key.shape)}",
+                "the same batch, heads and width",
+                "keep one cache for each layer and batch.",
+            )
         return KVCache(torch.cat((self.key, key), dim=2), torch.cat((self.value, value), dim=2))
 
 
@@ -114,10 +122,11 @@ class RelativeAttention(nn.Module):
                 raise errors.value(
                     "RelativeAttention", f"{what}={whole} for {part} heads", f"a multiple of {part}", "change one."
                 )
-        schemes = [] if scheme is None else [scheme] if isinstance(scheme, Scheme) else list(scheme)
-        for one in schemes:
-            if isinstance(one, Absolute):
-                raise refuse_in_attention(one, "RelativeAttention")
+        errors.flags("RelativeAttention", is_causal=is_causal, bias=bias)
+        errors.finite("RelativeAttention", dropout=dropout)
+        if not 0 <= dropout <= 1:
+            raise errors.value("RelativeAttention", f"dropout={dropout}", "0 <= dropout <= 1", "pass a probability.")
+        schemes = list_schemes("RelativeAttention", scheme, num_heads, embed_dim // num_heads)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, embed_dim // num_heads
         self.is_causal, self.dropout = is_causal, dropout
         self.scheme = scheme if isinstance(scheme, Scheme) else nn.ModuleList(schemes)
@@ -148,6 +157,10 @@ class RelativeAttention(nn.Module):
         Returns:
             `y [B, Tq, E]`, or `(y, cache)` with the tokens of `x` appended where a cache was given.
         """
+        if not isinstance(cache, KVCache | None):
+            raise errors.wrong_type(
+                "RelativeAttention", f"cache of {type(cache).__name__}", "a KVCache or None", "begin with KVCache()."
+            )
         if cache is not None and context is not None:
             raise errors.value(
                 "RelativeAttention", "context and cache together", "one of them", "cross-attention keeps no cache."

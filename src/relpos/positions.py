@@ -112,6 +112,13 @@ class Positions:
                     "[T], or [B, T]",
                     "pass one position for each token.",
                 )
+        if query.dim() == key.dim() == 2 and len(query) != len(key) and 1 not in (len(query), len(key)):
+            raise errors.value(
+                "Positions.explicit",
+                f"query {list(query.shape)} and key {list(key.shape)}",
+                "one batch size",
+                "pass a row of positions for each row of the batch.",
+            )
         return cls(query.long(), key.long())
 
     @classmethod
@@ -201,8 +208,12 @@ class Positions:
 
 
 def _valid(call: str, mask: Tensor) -> Bool[Tensor, "*b T"]:
+    if not isinstance(mask, Tensor):
+        raise errors.wrong_type(call, f"mask of {type(mask).__name__}", "a tensor", "pass the padding mask.")
     if mask.is_floating_point():
         raise errors.wrong_type(call, f"mask of {mask.dtype}", "bool or integers 0 and 1", "pass mask.bool().")
     if mask.dim() not in (1, 2):
         raise errors.value(call, f"mask of shape {list(mask.shape)}", "[T], or [B, T]", "pass the padding mask.")
+    if mask.dtype != torch.bool and not mask.is_meta and bool(((mask != 0) & (mask != 1)).any()):
+        raise errors.value(call, "a mask with other numbers than 0 and 1", "0 and 1", "pass (mask != 0).")
     return mask.bool()

@@ -28,7 +28,7 @@ def choose(call: Call) -> str:
     if backend == "auto":
         return next(name for name, module in BACKENDS.items() if not module.why_not(call))
     if backend not in BACKENDS:
-        raise errors.unknown_name("attention", "backend", str(backend), ["auto", *BACKENDS])
+        raise errors.unknown_name("attention", "backend", backend, ["auto", *BACKENDS])
     reasons = BACKENDS[backend].why_not(call)
     if reasons:
         raise errors.BackendRefused(

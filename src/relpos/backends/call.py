@@ -21,10 +21,12 @@ class Call:
         positions: of Tq queries and Tk keys.
         terms: what the schemes add.
         scale: factor on the products.
+        is_causal: hides keys whose position is after the query's.
         window: `(back, ahead)` or None.
         attn_mask: `[Tq, Tk]` or 4-D, bool, or None.
         key_mask: `[B, Tk]`, bool, or None.
         lengths: `[B]` or None.
+        dropout_p: on the probabilities.
         backend: the one asked for, or "auto".
     """
 
@@ -40,7 +42,7 @@ class Call:
     key_mask: Bool[Tensor, "B Tk"] | None
     lengths: Int[Tensor, " B"] | None
     dropout_p: float
-    backend: str = "auto"
+    backend: str
 
     def visible(self) -> Bool[Tensor, "b h Tq Tk"] | None:
         """Which query may attend to which key, all masks combined; dimensions b and h are 1 where rows or heads agree.

@@ -133,10 +133,13 @@ def _per_query_head(x: Float[Tensor, "B G Tk D"], call: Call) -> Float[Tensor, "
 
 
 def _hide_unseen(x: Float[Tensor, "B G Tk D"], visible: Bool[Tensor, "b h Tq Tk"] | None) -> Float[Tensor, "B G Tk D"]:
-    """Zero keys or values that no query of their batch row may see: 0 * inf would be NaN."""
+    """Zero keys or values that no query of their batch row and head may see: 0 * inf would be NaN."""
     if visible is None:
         return x
-    return x.masked_fill(~visible.any(-2).any(1)[:, None, :, None], 0.0)
+    seen = visible.any(-2)
+    if seen.shape[1] > 1:
+        seen = seen.unflatten(1, (x.shape[1], -1)).any(2)
+    return x.masked_fill(~seen[..., None], 0.0)
 
 
 def _hide_blind(x: Float[Tensor, "B H Tq D"], visible: Bool[Tensor, "b h Tq Tk"] | None) -> Float[Tensor, "B H Tq D"]:

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 # What --quick changes. Without the tenfold length, segments that every length divides are five times shorter.
 QUICK = {"steps": 80, "multiples": (1, 2, 4, 8, 16)}
 
-Schemes = Annotated[str | None, typer.Option(help="Schemes, comma separated.  [default: the nine compared]")]
-Length = Annotated[int | None, typer.Option(help="Trained length in bytes.  [default: 64]")]
-Multiples = Annotated[str | None, typer.Option(help="Evaluated lengths, in trained ones.  [default: 1,2,4,8,10,16]")]
-Steps = Annotated[int | None, typer.Option(help="Training steps, 32 windows each.  [default: 320]")]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, comma separated.  [default: 0]")]
-Size = Annotated[str | None, typer.Option(help="Network: tiny, small or medium.  [default: small]")]
-Text = Annotated[str | None, typer.Option(help="A text file, or a folder of them.  [default: Python's own library]")]
-Threads = Annotated[int | None, typer.Option(help="Threads; losses repeat for the same number.  [default: 2]")]
-Out = Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/default, with --quick runs/quick]")]
+Schemes = Annotated[str | None, typer.Option(help="Schemes, comma separated.  (default: the nine compared)")]
+Length = Annotated[int | None, typer.Option(help="Trained length in bytes.  (default: 64)")]
+Multiples = Annotated[str | None, typer.Option(help="Evaluated lengths, in trained ones.  (default: 1,2,4,8,10,16)")]
+Steps = Annotated[int | None, typer.Option(help="Training steps, 32 windows each.  (default: 320)")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, comma separated.  (default: 0)")]
+Size = Annotated[str | None, typer.Option(help="Network: tiny, small or medium.  (default: small)")]
+Text = Annotated[str | None, typer.Option(help="A text file, or a folder of them.  (default: Python's own library)")]
+Threads = Annotated[int | None, typer.Option(help="Threads; losses repeat for the same number.  (default: 2)")]
+Out = Annotated[Path | None, typer.Option(help="The run's folder.  (default: runs/default, with --quick runs/quick)")]
 Quick = Annotated[
     bool, typer.Option("--quick", help="A short look: 80 steps, no tenfold length, a fifth of the text scored.")
 ]
@@ -63,7 +63,7 @@ def study(
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {folder} keeps the last checkpoint; the same command goes on from there.", err=True)
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, FloatingPointError) as error:
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error
 
@@ -74,7 +74,7 @@ def _run_and_print(config: "StudyConfig", folder: Path) -> None:
 
         from relpos.study import run_study
         from relpos.study.progress import RichReporter
-        from relpos.study.report import table
+        from relpos.study.report import cost_table, table
 
     # A pipe has no width; the table needs this much.
     console = Console() if sys.stdout.isatty() else Console(width=130)
@@ -82,6 +82,7 @@ def _run_and_print(config: "StudyConfig", folder: Path) -> None:
         result: StudyResult = run_study(config, folder, reporter)
     console.print(table(result.trials, "non_overlapping"))
     console.print(table(result.trials, "sliding"))
+    console.print(cost_table(result.trials))
     typer.echo(f"Results: {folder / 'results.json'}\nChart: {folder / 'extrapolation.png'}")
 
 

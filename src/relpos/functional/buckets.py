@@ -111,7 +111,7 @@ def deberta_bucket(distance: Int[Tensor, "*shape"], *, num_buckets: int, max_dis
     mid = num_buckets // 2
     size = distance.abs()
     # log((max - 1) / mid) is itself a float32 logarithm in the source, unlike T5's.
-    span = torch.log(torch.tensor((max_distance - 1) / mid, device=distance.device))
+    span = torch.log(torch.tensor((max_distance - 1) / mid, dtype=torch.float32, device=distance.device))
     far = torch.ceil(torch.log(size.clamp(min=1).float() / mid) / span * (mid - 1)).long() + mid
     return torch.where(size <= mid, distance, far * distance.sign())
 
@@ -142,7 +142,7 @@ def shaw_index(distance: Int[Tensor, "*shape"], max_distance: int | tuple[int, i
     Source: Shaw, Uszkoreit and Vaswani 2018, section 3.2.
     Raises: TypeError for distances that are not integers; ValueError for a negative limit.
 
-    >>> shaw_index(torch.arange(6) - 0, 3)
+    >>> shaw_index(torch.arange(6), 3)
     tensor([3, 4, 5, 6, 6, 6])
     """
     left, right = sides("shaw_index", max_distance)

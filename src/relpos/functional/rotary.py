@@ -104,7 +104,7 @@ def check_rotary(call: str, rotary_dim: int, base: float, scaling: object) -> No
 
 def _check_fit(x: Tensor, positions: Tensor, inv_freq: Tensor, layout: str) -> None:
     if layout not in LAYOUTS:
-        raise errors.unknown_name("apply_rotary", "layout", str(layout), LAYOUTS)
+        raise errors.unknown_name("apply_rotary", "layout", layout, LAYOUTS)
     errors.floats("apply_rotary", x=x, inv_freq=inv_freq)
     errors.integers("apply_rotary", positions=positions)
     if 2 * inv_freq.shape[-1] > x.shape[-1]:

@@ -60,4 +60,4 @@ def check_sinusoids(call: str, embed_dim: int, base: float, layout: str) -> None
     if not base > 0:
         raise errors.value(call, f"base={base}", "a positive number", "10000.0 is the paper's.")
     if layout not in LAYOUTS:
-        raise errors.unknown_name(call, "layout", str(layout), LAYOUTS)
+        raise errors.unknown_name(call, "layout", layout, LAYOUTS)

@@ -1,5 +1,7 @@
 """One paper, one file. A new scheme is its file and its line here."""
 
+import inspect
+
 from relpos import errors
 from relpos.schemes.alibi import ALiBi
 from relpos.schemes.deberta import Disentangled
@@ -48,6 +50,13 @@ def make(name: str, **kwargs: object) -> Scheme:
     >>> make("alibi", num_heads=2)
     ALiBi(num_heads=2, slopes=[0.0625, 0.003906], learned=False, max_exponent=8.0, bias_scale=1.0)
     """
-    if name not in SCHEMES:
-        raise errors.unknown_name("make", "scheme", str(name), names())
+    if not isinstance(name, str) or name not in SCHEMES:
+        raise errors.unknown_name("make", "scheme", name, names())
+    signature = inspect.signature(SCHEMES[name])
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        raise errors.wrong_type(
+            f"make({name!r})", f"{', '.join(kwargs) or 'no arguments'} ({error})", f"{signature}", "pass what it takes."
+        ) from None
     return SCHEMES[name](**kwargs)

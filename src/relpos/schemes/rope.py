@@ -55,7 +55,7 @@ class Rotary(Scheme, name="rope"):
                 "Rotary", f"rotary_dim={rotary_dim}", f"at most head_dim={head_dim}", "rotate fewer channels."
             )
         if layout not in LAYOUTS:
-            raise errors.unknown_name("Rotary", "layout", str(layout), LAYOUTS)
+            raise errors.unknown_name("Rotary", "layout", layout, LAYOUTS)
         self.head_dim, self.rotary_dim, self.base, self.layout = head_dim, rotary_dim, base, layout
 
     def reset_parameters(self) -> None:

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from relpos import errors
+
 
 def write_text(path: Path, text: str) -> None:
     """Replace `path` by `text`, atomically and durably."""
@@ -24,6 +26,21 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Replace `path` by `data` as JSON. NaN and infinity are refused: they are not JSON, and never a result."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote; a damaged file is refused by name."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> ValueError:
+    """The refusal of a file of a run folder that this version did not write so."""
+    return errors.value(
+        "relpos study", f"{path}, damaged ({error})", "a file as this version writes it", f"remove {path}."
+    )
 
 
 def sync(path: Path) -> None:

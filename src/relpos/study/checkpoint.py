@@ -64,20 +64,24 @@ def load(folder: Path, model: nn.Module, optimizer: AdamW) -> Progress:
     if name is None:
         return Progress()
     path = folder / name / "state.safetensors"
-    names = {id(parameter): key for key, parameter in model.named_parameters()}
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
             seconds = float(file.metadata()["seconds"])
-    except (OSError, SafetensorError) as error:
+        _restore(tensors, model, optimizer)
+        losses = tensors["losses"].tolist()
+    except (OSError, SafetensorError, KeyError, TypeError, RuntimeError) as error:
         raise errors.value(
             "checkpoint.load",
             f"{path} ({error})",
             "a checkpoint as this version writes it",
             f"remove {folder} and run again; the trial then starts from its first step.",
         ) from error
-    for parameter in model.parameters():
-        key = names[id(parameter)]
+    return Progress(tuple(losses), seconds)
+
+
+def _restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: AdamW) -> None:
+    for key, parameter in model.named_parameters():
         parameter.copy_(tensors[f"model.{key}"])
         # Copies: a tensor that lies in the mapped file may be aligned otherwise, and kernels may then add in another
         # order.
@@ -85,7 +89,6 @@ def load(folder: Path, model: nn.Module, optimizer: AdamW) -> Progress:
             moment: torch.empty_like(tensors[f"optimizer.{key}.{moment}"]).copy_(tensors[f"optimizer.{key}.{moment}"])
             for moment in _MOMENTS
         }
-    return Progress(tuple(tensors["losses"].tolist()), seconds)
 
 
 def _state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:

@@ -38,6 +38,7 @@ class RichReporter:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=console,
+            disable=not console.is_terminal,
             speed_estimate_period=120,
         )
         self._study = self._progress.add_task("study", total=self._trial_work * self._trials, note="")

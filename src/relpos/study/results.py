@@ -3,7 +3,6 @@
 A number that does not exist is null in JSON and comes with its reason in `undefined`; NaN is never written.
 """
 
-import json
 import math
 import os
 import platform
@@ -111,7 +110,10 @@ def load_result(folder: Path, config: TrialConfig) -> TrialResult | None:
     path = folder / "result.json"
     if not path.exists():
         return None
-    result = TrialResult.from_json(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        result = TrialResult.from_json(atomic.read_json(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise atomic.damaged(path, error) from error
     found = differences(config.to_json(), result.config.to_json())
     if found:
         raise errors.value(

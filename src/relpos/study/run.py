@@ -7,7 +7,6 @@ runs/default/extrapolation.*    perplexity against length, as PNG and SVG
 """
 
 import fcntl
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +56,13 @@ def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyRes
     Stopped at any moment, the same call goes on at the last checkpoint and ends with the same losses to the bit, on
     the same machine with the same number of threads.
     """
+    if config.recipe.text is not None and folder.resolve().is_relative_to(Path(config.recipe.text).resolve()):
+        raise errors.value(
+            "relpos study",
+            f"the run folder {folder} inside the text {config.recipe.text}",
+            "a run folder outside the text, which its own files would change",
+            "give another --out.",
+        )
     corpus = load_corpus(config.recipe.text)
     check_trainable(corpus, config.recipe)
     held_out_segments(corpus, config.recipe)
@@ -95,7 +101,7 @@ def _claim(folder: Path, config: StudyConfig, corpus: Corpus) -> None:
     if not path.exists():
         atomic.write_json(path, ours)
         return
-    found = differences(ours, json.loads(path.read_text(encoding="utf-8")))
+    found = differences(ours, atomic.read_json(path))
     if found:
         raise errors.value(
             "relpos study",

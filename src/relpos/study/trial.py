@@ -7,7 +7,6 @@ evaluation/window-64.json   the scores at one window length, kept so that a stop
 result.json                 everything found; once it exists the trial is not run again
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def _claim(folder: Path, config: TrialConfig) -> None:
     if not path.exists():
         atomic.write_json(path, config.to_json())
         return
-    found = differences(config.to_json(), json.loads(path.read_text(encoding="utf-8")))
+    found = differences(config.to_json(), atomic.read_json(path))
     if found:
         raise errors.value(
             "run_trial",
@@ -92,7 +91,10 @@ def _score_once(
     model: ByteLM, segments: Int64[Tensor, "K N1"], window: int, config: TrialConfig, path: Path
 ) -> tuple[Score, Score]:
     if path.exists():
-        first, second = (Score.from_json(score) for score in json.loads(path.read_text(encoding="utf-8")))
+        try:
+            first, second = (Score.from_json(score) for score in atomic.read_json(path))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise atomic.damaged(path, error) from error
         return first, second
     path.parent.mkdir(exist_ok=True)
     pair = score_length(model, segments, window, bin_width=config.recipe.length // 4)
