@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -116,6 +118,34 @@ def test_without_a_scheme_it_is_torchs_attention(query_len: int, key_len: int, d
     top_left = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     anchored = Positions.arange(query_len, key_len, query_start=0)
     assert_close(relpos.attention(query, key, value, is_causal=True, positions=anchored), top_left)
+
+
+def test_a_vector_hidden_from_every_head_that_reads_it_has_no_influence() -> None:
+    query, key, value = tensors(batch=1, groups=2)
+    mask = torch.ones(1, 4, 6, 6, dtype=torch.bool)
+    mask[:, :2, :, 3] = False
+    clean = relpos.attention(query, key, value, relpos.ALiBi(4), attn_mask=mask)
+    key[:, 0, 3], value[:, 0, 3] = math.nan, math.inf
+    assert_close(relpos.attention(query, key, value, relpos.ALiBi(4), attn_mask=mask), clean, rtol=0, atol=0)
+
+
+def test_a_window_may_be_wider_than_any_number() -> None:
+    query, key, value = tensors()
+    wide = relpos.attention(query, key, value, window=(10**20, 0))
+    assert_close(wide, relpos.attention(query, key, value, is_causal=True))
+
+
+def test_numbers_may_vary_under_compile() -> None:
+    """In a process of its own: the run-time shape checks of these tests cannot be compiled."""
+    code = """
+import torch, relpos
+alibi, x = relpos.ALiBi(4), torch.randn(1, 4, 5, 8)
+attend = lambda x, scale: relpos.attention(x, x, x, alibi, scale=scale)
+compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+for scale in (0.1, 0.2, 0.3):
+    torch.testing.assert_close(compiled(x, scale), attend(x, scale))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_values_may_have_another_width() -> None:

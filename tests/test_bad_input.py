@@ -75,6 +75,13 @@ VALUES: list[tuple[str, Callable[[], object], str]] = [
     ("bias scale", lambda: relpos.ALiBi(3, bias_scale=float("nan")), "bias_scale=nan"),
     ("infinite base", lambda: relpos.Rotary(8, base=float("inf")), "base=inf"),
     ("deberta parts of None", lambda: relpos.Disentangled(2, 4, 8, 16, parts=None), "parts=()"),
+    ("layer of other heads", lambda: relpos.RelativeAttention(32, 4, relpos.ALiBi(3)), "ALiBi(num_heads=3)"),
+    ("layer dropout", lambda: relpos.RelativeAttention(32, 4, dropout=2.0), "dropout=2.0"),
+    ("no width", lambda: attend(Q[..., :0], K[..., :0], V), "query [2, 4, 6, 0]"),
+    ("mask of other numbers", lambda: Positions.from_mask(torch.tensor([[0, 2]])), "other numbers"),
+    ("two batch sizes", lambda: Positions.explicit(torch.zeros(2, 3).long(), torch.zeros(3, 3).long()), "query [2, 3]"),
+    ("bias of vectors as a module", lambda: relpos.RelativeBias(4, "shaw", head_dim=8, max_distance=3), "Shaw.bias"),
+    ("cache of another batch", lambda: relpos.KVCache(K, V).append(K[:1], V[:1]), "keys [1, 4, 6, 8]"),
     ("no heads", lambda: relpos.ALiBi(0), "num_heads=0"),
     (
         "rotary positions",
@@ -98,6 +105,20 @@ VALUES: list[tuple[str, Callable[[], object], str]] = [
 ]
 
 TYPES: list[tuple[str, Callable[[], object], str]] = [
+    ("scheme by number", lambda: attend(Q, K, V, 5), "scheme of int"),
+    ("scheme class", lambda: attend(Q, K, V, relpos.T5Bias), "scheme of T5Bias"),
+    (
+        "layer with a module that is no scheme",
+        lambda: relpos.RelativeAttention(32, 4, [torch.nn.Linear(1, 1)]),
+        "Linear",
+    ),
+    ("layer by name", lambda: relpos.RelativeAttention(32, 4, "rope"), "scheme of str"),
+    ("layer flag", lambda: relpos.RelativeAttention(32, 4, is_causal=1), "is_causal=1"),
+    ("cache", lambda: relpos.RelativeAttention(32, 4)(torch.zeros(1, 2, 32), cache=True), "cache of bool"),
+    ("mask of a list", lambda: Positions.from_mask([[0, 1]]), "mask of list"),
+    ("make without arguments", lambda: relpos.make("t5"), "no arguments"),
+    ("make of another scheme", lambda: relpos.RelativeBias(4, mode="rope"), "num_heads"),
+    ("make by number", lambda: relpos.make(3), "scheme 3"),
     ("no tensor", lambda: attend([[1.0]], K, V), "query of list"),
     ("integers", lambda: attend(Q.long(), K, V), "query of torch.int64"),
     ("mixed dtypes", lambda: attend(Q, K.float(), V), "key of torch.float32 with query of torch.float64"),

@@ -359,3 +359,23 @@ def test_refusals_say_what_to_do(
     message = rf"^{name}: got .*{re.escape(given)}.*\. Allowed: .*{re.escape(allowed)}.*\. What to do: \w.*[.?]$"
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("settings", [(256, 512), (16, 64), (32, 128)])
+def test_buckets_do_not_depend_on_the_default_dtype(dtype: torch.dtype, settings: tuple[int, int]) -> None:
+    distance, (buckets, longest) = torch.arange(-1500, 1501), settings
+
+    def both() -> tuple[Tensor, Tensor]:
+        return (
+            F.deberta_bucket(distance, num_buckets=buckets, max_distance=longest),
+            F.t5_bucket(distance, bidirectional=True, num_buckets=buckets, max_distance=longest),
+        )
+
+    expected = both()
+    torch.set_default_dtype(dtype)
+    try:
+        found = both()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import relpos
@@ -135,3 +137,38 @@ main()
 def test_a_missing_module_of_another_kind_is_not_hidden() -> None:
     with pytest.raises(ModuleNotFoundError, match="unheard_of"), needs_extra("study"):
         raise ModuleNotFoundError("No module named 'unheard_of'", name="unheard_of")
+
+
+def test_help_shows_the_defaults() -> None:
+    output = CliRunner().invoke(app, ["study", "--help"], env={"COLUMNS": "200"}).output
+    for default in ("64", "1,2,4,8,10,16", str(Recipe().steps), "small", "runs/default"):
+        assert f"(default: {default}" in output
+
+
+@pytest.mark.parametrize("content", ["", '{"scheme": ', "null", "[]", "{}"])
+@pytest.mark.parametrize("name", ["config.json", "trials/t5-seed0/config.json", "trials/t5-seed0/result.json"])
+def test_a_damaged_file_is_refused_by_name(text: str, tmp_path: Path, name: str, content: str) -> None:
+    options = [*TINY, "--schemes", "t5", "--text", text, "--out", str(tmp_path / "run")]
+    assert run(*options)[0] == 0
+    (tmp_path / "run" / name).write_text(content)
+    code, output = run(*options)
+    assert code == 2
+    assert str(Path(name).parent if "config" in name else Path(name)).split("/")[-1] in output
+    assert "What to do: " in output
+
+
+def test_a_checkpoint_of_other_content_is_refused(text: str, tmp_path: Path) -> None:
+    options = [*TINY, "--schemes", "t5", "--text", text, "--out", str(tmp_path / "run")]
+    assert run(*options)[0] == 0
+    (tmp_path / "run/trials/t5-seed0/result.json").unlink()
+    state = next((tmp_path / "run").rglob("state.safetensors"))
+    save_file({"model.head.bias": torch.zeros(3)}, state, metadata={"seconds": "1.0"})
+    code, output = run(*options)
+    assert code == 2
+    assert "state.safetensors" in output
+
+
+def test_a_run_folder_inside_the_text_or_in_place_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
+    code, output = run(*TINY, "--text", str(Path(text).parent), "--out", str(Path(text).parent / "run"))
+    assert (code, "inside the text" in output) == (2, True)
+    assert run(*TINY, "--text", text, "--out", text)[0] == 2

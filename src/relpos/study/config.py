@@ -170,8 +170,10 @@ class StudyConfig:
         return cls(**_read_fields(cls, data))
 
 
-def differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
+def differences(ours: dict[str, Any], theirs: Any, prefix: str = "") -> list[str]:
     """Name every field in which two configurations differ, as `recipe.steps: 320 here, 100 there`."""
+    if not isinstance(theirs, dict):
+        return [f"a configuration here, {theirs!r} there"]
     found: list[str] = []
     for key in sorted(ours.keys() | theirs.keys()):
         here, there = ours.get(key), theirs.get(key)
