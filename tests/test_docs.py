@@ -50,3 +50,18 @@ def test_every_reported_case_has_its_test() -> None:
     tests = "\n".join(path.read_text() for path in (ROOT / "tests/cases").glob("test_*.py"))
     assert len(ids) == 47
     assert [case for case in ids if f"def test_{case.lower()}_" not in tests] == []
+
+
+def test_the_control_is_worst_at_the_trained_length_and_only_there() -> None:
+    """And it rises less than the two schemes that break: it has no trained range to leave."""
+    trials = json.loads((ROOT / "docs/study/results.json").read_text())["trials"]
+    for rule in ("non_overlapping", "sliding"):
+        found = {
+            trial["config"]["scheme"]: [score["perplexity"] for score in trial["scores"] if score["rule"] == rule]
+            for trial in trials
+        }
+        defined = {scheme: values for scheme, values in found.items() if None not in values}
+        assert max(found, key=lambda scheme: found[scheme][0]) == "alibi_reversed"
+        assert max(defined, key=lambda scheme: defined[scheme][-1]) == "sinusoidal"
+        rise = {scheme: values[-1] / values[0] for scheme, values in defined.items()}
+        assert rise["alibi_reversed"] < 1.5 < 3 < min(rise["rope"], rise["sinusoidal"])
