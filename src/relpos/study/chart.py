@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relpos.plots import Curve, Point, draw_extrapolation
-from relpos.study.results import TrialResult
+from relpos.study.results import TrialResult, by_scheme
 
 
 def curves(trials: Sequence[TrialResult]) -> list[Curve]:
     """One curve a scheme: perplexity in windows end to end, mean and range over the seeds."""
-    by_scheme: dict[str, list[TrialResult]] = {}
-    for trial in trials:
-        by_scheme.setdefault(trial.config.scheme, []).append(trial)
     return [
         Curve(scheme, tuple(_point(same, window) for window in same[0].config.recipe.lengths))
-        for scheme, same in by_scheme.items()
+        for scheme, same in by_scheme(trials).items()
     ]
 
 

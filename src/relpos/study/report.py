@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from relpos.study.results import Rule, TrialResult
+from relpos.study.results import Rule, TrialResult, by_scheme
 
 _TITLES: dict[Rule, str] = {
     "non_overlapping": "Perplexity per byte, windows end to end",
@@ -51,10 +51,7 @@ def _empty(title: str) -> Table:
 def _best_first(trials: Sequence[TrialResult], rule: Rule) -> list[tuple[str, list[TrialResult]]]:
     """The trials of each scheme, in the order of their perplexities at the trained length."""
     first = trials[0].config.recipe.lengths[0]
-    by_scheme: dict[str, list[TrialResult]] = {}
-    for trial in trials:
-        by_scheme.setdefault(trial.config.scheme, []).append(trial)
-    return sorted(by_scheme.items(), key=lambda item: _mean(item[1], rule, first) or math.inf)
+    return sorted(by_scheme(trials).items(), key=lambda item: _mean(item[1], rule, first) or math.inf)
 
 
 def _values(trials: Sequence[TrialResult], rule: Rule, window: int) -> list[float]:

@@ -6,6 +6,7 @@ A number that does not exist is null in JSON and comes with its reason in `undef
 import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -103,6 +104,14 @@ class TrialResult:
     def save(self, folder: Path) -> None:
         """Write `result.json`, whole or not at all."""
         atomic.write_json(folder / "result.json", self.to_json())
+
+
+def by_scheme(trials: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
+    """The trials of each scheme, in the order in which schemes first appear: one trial a seed."""
+    groups: dict[str, list[TrialResult]] = {}
+    for trial in trials:
+        groups.setdefault(trial.config.scheme, []).append(trial)
+    return groups
 
 
 def load_result(folder: Path, config: TrialConfig) -> TrialResult | None:

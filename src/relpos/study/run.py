@@ -16,8 +16,9 @@ from typing import Any
 from relpos import errors
 from relpos.study import atomic
 from relpos.study.chart import draw
-from relpos.study.config import StudyConfig, differences
-from relpos.study.corpus import Corpus, check_trainable, held_out_segments, load_corpus
+from relpos.study.claim import claim
+from relpos.study.config import StudyConfig
+from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
 from relpos.study.reporter import Reporter
 from relpos.study.results import TrialResult
 from relpos.study.trial import run_trial
@@ -68,7 +69,8 @@ def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyRes
     held_out_segments(corpus, config.recipe)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone_in(folder):
-        _claim(folder, config, corpus)
+        identity = {"config": config.to_json(), "corpus": {"sha256": corpus.sha256, "bytes": corpus.bytes}}
+        claim(folder, identity, what="run")
         trials = tuple(
             run_trial(trial, folder / "trials" / trial.name, reporter) for trial in config.trials(corpus.sha256)
         )
@@ -92,20 +94,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
                 "wait for it, or give another --out.",
             ) from error
         yield
-
-
-def _claim(folder: Path, config: StudyConfig, corpus: Corpus) -> None:
-    """Write the configuration into a new folder; compare it with the one in an old folder, and refuse another."""
-    path = folder / "config.json"
-    ours = {"config": config.to_json(), "corpus": {"sha256": corpus.sha256, "bytes": corpus.bytes}}
-    if not path.exists():
-        atomic.write_json(path, ours)
-        return
-    found = differences(ours, atomic.read_json(path))
-    if found:
-        raise errors.value(
-            "relpos study",
-            f"{folder}, a run of another configuration ({'; '.join(found)})",
-            "a new folder, or the same configuration to go on with it",
-            "give another --out, or remove the folder.",
-        )

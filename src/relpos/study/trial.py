@@ -15,7 +15,8 @@ from torch import Tensor
 
 from relpos import errors
 from relpos.study import atomic
-from relpos.study.config import TrialConfig, differences
+from relpos.study.claim import claim
+from relpos.study.config import TrialConfig
 from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
 from relpos.study.evaluate import score_length
 from relpos.study.model import ByteLM, build_model
@@ -29,7 +30,7 @@ def run_trial(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialRes
 
     Reads nothing but `config`, the text that it names and `folder`; writes nothing outside `folder`.
     """
-    _claim(folder, config)
+    claim(folder, config.to_json(), what="trial")
     result = load_result(folder, config)
     if result is None:
         with repeatable(config.recipe.threads):
@@ -37,23 +38,6 @@ def run_trial(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialRes
         result.save(folder)
     reporter.trial_done(result)
     return result
-
-
-def _claim(folder: Path, config: TrialConfig) -> None:
-    """Write the trial's configuration into its folder, or compare it with the one that is there."""
-    path = folder / "config.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        atomic.write_json(path, config.to_json())
-        return
-    found = differences(config.to_json(), atomic.read_json(path))
-    if found:
-        raise errors.value(
-            "run_trial",
-            f"{folder}, which belongs to another trial ({'; '.join(found)})",
-            "a new folder or one of the same configuration",
-            "use another run folder.",
-        )
 
 
 def _train_and_score(config: TrialConfig, folder: Path, reporter: Reporter) -> TrialResult:
