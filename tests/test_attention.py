@@ -216,7 +216,7 @@ def test_explain_names_the_choice_the_scale_and_the_terms() -> None:
     why = relpos.explain(*tensors(), [relpos.Rotary(8), build(("shaw", {}))], is_causal=True)
     assert why.backend == "reference"
     assert why.terms == ("Rotation", "QueryDistance", "ValueDistance")
-    assert why.refused == {}
+    assert why.refused == {"sdpa": ["QueryDistance and ValueDistance depend on content, not on distance or key alone"]}
     assert "backend  reference" in str(why)
 
 

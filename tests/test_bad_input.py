@@ -178,7 +178,11 @@ def test_a_backend_by_name_runs_or_raises(monkeypatch: pytest.MonkeyPatch) -> No
         attend(backend="picky")
     assert issubclass(relpos.BackendRefused, ValueError)
     why = relpos.explain(Q, K, V)
-    assert why.refused == {"picky": ["it is Monday", "the moon is full"]}
+    assert why.backend == "sdpa"
+    assert why.refused == {
+        "reference": ["'sdpa' was chosen before it"],
+        "picky": ["it is Monday", "the moon is full"],
+    }
 
 
 def test_cross_attention_needs_an_offset_and_keeps_no_cache() -> None:

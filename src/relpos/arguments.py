@@ -12,7 +12,7 @@ from relpos import errors
 from relpos.positions import Positions
 from relpos.schemes.absolute import Absolute, refuse_in_attention
 from relpos.schemes.scheme import Scheme
-from relpos.terms import Rotation, Term, ValueDistance
+from relpos.terms import KeyBias, Rotation, Term, ValueDistance
 
 CALL = "attention"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -42,21 +42,22 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise errors.value(
                 CALL, f"{name} on {tensor.device} with query on {query.device}", "one device", f"move {name}."
             )
-    given = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
-    allowed = "query [B, H, Tq, D], key [B, G, Tk, D], value [B, G, Tk, Dv]"
-    if not (
-        len(query) == len(key) == len(value) and query.shape[3] == key.shape[3] and key.shape[:3] == value.shape[:3]
-    ):
-        raise errors.value(CALL, given, allowed, "make the shapes agree.")
-    if query.shape[3] == 0:
-        raise errors.value(CALL, given, f"{allowed} with D >= 1", "heads need a width.")
-    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-        raise errors.value(
-            CALL,
-            given,
-            f"{allowed} with G dividing H",
-            f"{query.shape[1]} heads cannot share {key.shape[1]}.",
-        )
+    (batch, heads, _, width), (groups, key_len) = query.shape, key.shape[1:3]
+    if key.shape != (batch, groups, key_len, width) or value.shape[:3] != key.shape[:3]:
+        raise _shapes(query, key, value, "", "make the shapes agree.")
+    if width == 0:
+        raise _shapes(query, key, value, " with D >= 1", "heads need a width.")
+    if groups == 0 or heads % groups:
+        raise _shapes(query, key, value, " with G dividing H", f"{heads} heads cannot share {groups}.")
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor, condition: str, fix: str) -> ValueError:
+    return errors.value(
+        CALL,
+        f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}",
+        f"query [B, H, Tq, D], key [B, G, Tk, D], value [B, G, Tk, Dv]{condition}",
+        fix,
+    )
 
 
 def check_masks(
@@ -157,8 +158,8 @@ def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:
                 )
 
 
-def check_terms(value: Tensor, terms: Sequence[Term]) -> None:
-    """One rotation at most, and value vectors as wide as the values."""
+def check_terms(query: Tensor, value: Tensor, terms: Sequence[Term]) -> None:
+    """One rotation at most, value vectors as wide as the values, and a key bias for every head and key."""
     if sum(isinstance(term, Rotation) for term in terms) > 1:
         raise errors.value(CALL, "two rotations", "at most one", "leave one Rotary out of the list.")
     for term in terms:
@@ -169,6 +170,15 @@ def check_terms(value: Tensor, terms: Sequence[Term]) -> None:
                 "equal widths",
                 "build the scheme with head_dim = Dv, or with values=False.",
             )
+        if isinstance(term, KeyBias):
+            batch, heads, keys = len(query), query.shape[1], value.shape[2]
+            if term.values.shape not in ((1, heads, keys), (batch, heads, keys)):
+                raise errors.value(
+                    CALL,
+                    f"KeyBias of shape {list(term.values.shape)}",
+                    f"[1, {heads}, {keys}] or [{batch}, {heads}, {keys}]",
+                    "give a number for every head and key.",
+                )
 
 
 def check_positions(query: Tensor, key: Tensor, positions: Positions) -> None:

@@ -53,7 +53,7 @@ def _call(
     arguments.check_positions(query, key, positions)
     positions = positions.to(query.device)
     terms = tuple(term for one in schemes for term in one.terms(positions))
-    arguments.check_terms(value, terms)
+    arguments.check_terms(query, value, terms)
     sides = arguments.resolve_window(window)
     if not positions.anchored and not is_causal and (terms or sides is not None):
         arguments.refuse_missing_anchor(query, key)
@@ -77,7 +77,7 @@ def _call(
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Inputs in the dtype that autocast gives torch's own attention: float64 stays as it is."""
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not _is_autocast(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     castable = (torch.float32, torch.float16, torch.bfloat16)
@@ -87,9 +87,11 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _no_autocast(call: Call) -> contextlib.AbstractContextManager[object]:
     """Inside, tables and probabilities keep the dtypes that the backend gives them."""
     device = call.query.device.type
-    if not torch.amp.is_autocast_available(device):
-        return contextlib.nullcontext()
-    return torch.autocast(device, enabled=False)
+    return torch.autocast(device, enabled=False) if _is_autocast(device) else contextlib.nullcontext()
+
+
+def _is_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _scale(query: Tensor, schemes: list[Scheme], scale: float | None) -> float:
@@ -229,9 +231,10 @@ def explain(call: Call) -> Explanation:
     >>> import relpos
     >>> q = k = v = torch.zeros(1, 8, 16, 64)
     >>> print(relpos.explain(q, k, v, relpos.T5Bias(num_heads=8)))
-    backend  reference
+    backend  sdpa
     scale    1
     terms    DistanceBias
+    not reference: 'sdpa' was chosen before it
     """
     chosen = backends.choose(call)
     reasons = {name: module.why_not(call) for name, module in backends.BACKENDS.items() if name != chosen}

@@ -23,6 +23,9 @@ class Positions:
         key: `[Tk]` or `[B, Tk]`.
         query_document, key_document: int64 of the same shapes, or None where all tokens are one document.
         anchored: False where only the lengths are known, so that nobody said where the queries stand among the keys.
+        offset: what makes `key[j] - query[i] == offset + j - i` for every pair of one document: an int, or int64 `[B]`
+            where rows differ. None where there is no such number (gaps, another order) or nobody has looked: it is
+            never guessed. A distance is then a place in memory, which the fast backends live on.
 
     >>> Positions.arange(2, 5, query_start=3).distance().tolist()
     [[-3, -2, -1, 0, 1], [-4, -3, -2, -1, 0]]
@@ -33,6 +36,7 @@ class Positions:
     query_document: Int[Tensor, "*b Tq"] | None = None
     key_document: Int[Tensor, "*b Tk"] | None = None
     anchored: bool = True
+    offset: int | Int[Tensor, " b"] | None = None
 
     @classmethod
     def arange(cls, query_len: int, key_len: int | None = None, query_start: int | Tensor | None = None) -> Positions:
@@ -71,7 +75,8 @@ class Positions:
                 "Positions.arange", f"query_start={start!r}", "an int or an integer tensor", "pass a whole number."
             )
         anchored = query_start is not None or query_len == key_len
-        return cls(query=query, key=torch.arange(key_len, device=device), anchored=anchored)
+        offset = -start.long().reshape(-1) if isinstance(start, Tensor) else -start
+        return cls(query=query, key=torch.arange(key_len, device=device), anchored=anchored, offset=offset)
 
     @classmethod
     def packed(cls, cu_seqlens: Int[Tensor, " documents_plus_1"]) -> Positions:
@@ -94,7 +99,7 @@ class Positions:
         lengths = cu_seqlens.long().diff()
         document = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
         position = torch.arange(len(document), device=lengths.device) - cu_seqlens.long()[document]
-        return cls(position, position, document, document)
+        return cls(position, position, document, document, offset=0)
 
     @classmethod
     def explicit(cls, query: Int[Tensor, "*b Tq"], key: Int[Tensor, "*b Tk"]) -> Positions:
@@ -119,7 +124,8 @@ class Positions:
                 "one batch size",
                 "pass a row of positions for each row of the batch.",
             )
-        return cls(query.long(), key.long())
+        query, key = query.long(), key.long()
+        return cls(query, key, offset=_offset(query, key))
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Positions:
@@ -134,7 +140,10 @@ class Positions:
         valid = _valid("Positions.from_mask", mask)
         position = (valid.long().cumsum(-1) - 1).masked_fill(~valid, 0)
         document = valid.long() - 1
-        return cls(position, position, document, document)
+        # Counting skips a hole, and memory does not.
+        runs = valid[..., :1].sum(-1) + (valid[..., 1:] & ~valid[..., :-1]).sum(-1)
+        whole = _known(valid) and bool((runs <= 1).all())
+        return cls(position, position, document, document, offset=0 if whole else None)
 
     @classmethod
     def from_position_ids(cls, ids: Int[Tensor, "*b T"], mask: Tensor | None = None) -> Positions:
@@ -169,7 +178,7 @@ class Positions:
                     "pass the padding mask of the same tokens.",
                 )
             document = document.masked_fill(~valid, -1)
-        return cls(ids, ids, document, document)
+        return cls(ids, ids, document, document, offset=0)
 
     @property
     def query_len(self) -> int:
@@ -204,7 +213,23 @@ class Positions:
             query_document=move(self.query_document),
             key_document=move(self.key_document),
             anchored=self.anchored,
+            offset=self.offset.to(device) if isinstance(self.offset, Tensor) else self.offset,
         )
+
+
+def _offset(query: Int[Tensor, "*b Tq"], key: Int[Tensor, "*b Tk"]) -> int | Int[Tensor, " b"] | None:
+    """`key[0] - query[0]` where both count up by one, token after token."""
+    if not _known(query) or not _known(key) or 0 in (query.numel(), key.numel()):
+        return None
+    if not bool((query.diff(dim=-1) == 1).all() & (key.diff(dim=-1) == 1).all()):
+        return None
+    offset = key[..., 0] - query[..., 0]
+    return int(offset) if offset.dim() == 0 else offset
+
+
+def _known(numbers: Tensor) -> bool:
+    """Whether looking at these numbers is cheap: they are there, on the CPU, and no graph is being recorded."""
+    return numbers.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _valid(call: str, mask: Tensor) -> Bool[Tensor, "*b T"]:

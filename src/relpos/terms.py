@@ -1,6 +1,6 @@
 """What a scheme may add to attention. A scheme returns terms; a backend computes them; neither knows the other.
 
-    score  = scale * (content + query x distance + key x distance) + distance bias
+    score  = scale * (content + query x distance + key x distance) + distance bias + key bias
     output = softmax(score) @ (value + value x distance)
 
 where content is the product of rotated query and key, times the gain of their distance. `d = key - query`
@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relpos import functional
+from relpos.functional.tables import lookup
 
 RowOf = Callable[[Int[Tensor, "*shape"]], Int[Tensor, "*shape"]]
 
@@ -40,10 +41,31 @@ class Rotation:
 class DistanceBias:
     """Adds `b[h, d]` to the score, unscaled.
 
-    `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`.
+    `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`. Where all keys
+    past a distance k count alike, `near(dtype)` gives the `[H, 2k + 1]` numbers of distances -k to k, and nothing else
+    need be computed.
     """
 
     values: Callable[[Int[Tensor, "*shape"], torch.dtype], Float[Tensor, "H *shape"]]
+    near: Callable[[torch.dtype], Float[Tensor, "H K"]] | None = None
+
+    @classmethod
+    def clipped(cls, near: Callable[[torch.dtype], Float[Tensor, "H K"]]) -> DistanceBias:
+        """The bias whose value at distance d is that at `clip(d, -k, k)`, from the numbers in between."""
+
+        def values(distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
+            numbers = near(dtype)
+            reach = numbers.shape[1] // 2
+            return lookup(numbers, distance.clamp(-reach, reach) + reach)
+
+        return cls(values, near)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBias:
+    """Adds `values[b, h, j]` to every score of key j, unscaled; B is 1 where rows of the batch agree."""
+
+    values: Float[Tensor, "B H Tk"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,4 +101,4 @@ class ValueDistance:
     row: RowOf
 
 
-Term = Rotation | DistanceBias | QueryDistance | KeyDistance | DistanceGain | ValueDistance
+Term = Rotation | DistanceBias | KeyBias | QueryDistance | KeyDistance | DistanceGain | ValueDistance

@@ -52,12 +52,13 @@ def test_k5_any_length_and_batch(kind: str, length: int, batch: int, is_causal: 
     torch.testing.assert_close(got, expected, rtol=0.0, atol=tolerance(torch.float32))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 37), (13, 19)])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("kind", BIAS_SCHEMES)
 def test_k5_unequal_lengths_groups_and_dtypes(
-    kind: str, groups: int, queries: int, keys: int, dtype: torch.dtype
+    kind: str, groups: int, queries: int, keys: int, dtype: torch.dtype, backend: str
 ) -> None:
     """The same, for chunks of queries, grouped heads and other dtypes."""
     scheme = biased(kind, 6)
@@ -70,9 +71,11 @@ def test_k5_unequal_lengths_groups_and_dtypes(
     scale = scheme.scale
     expected = F.scaled_dot_product_attention(query.to(wide), repeated[0], repeated[1], attn_mask=dense, scale=scale)
     positions = relpos.Positions.arange(queries, keys, query_start=start)
-    got = relpos.attention(query, key, value, scheme, positions=positions)
+    got = relpos.attention(query, key, value, scheme, positions=positions, backend=backend)
     assert got.dtype == dtype
-    torch.testing.assert_close(got.to(wide), expected, rtol=torch.finfo(dtype).eps, atol=tolerance(wide))
+    # The reference rounds once; torch's kernel also rounds every probability, before it multiplies with the values.
+    rounded = 0.0 if backend == "reference" else torch.finfo(dtype).eps * value.abs().max().item()
+    torch.testing.assert_close(got.to(wide), expected, rtol=torch.finfo(dtype).eps, atol=tolerance(wide) + rounded)
 
 
 LAYER_SCHEMES = ["none", "rope", "shaw", *BIAS_SCHEMES]

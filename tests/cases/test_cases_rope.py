@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import relpos
 from relpos.functional import apply_rotary, rope_inv_freq
@@ -61,10 +62,18 @@ def test_d1_a_cast_model_knows_where_it_stands(start: int, dtype: torch.dtype) -
     scheme = relpos.Rotary(16).to(dtype)
     query, key, value = torch.randn(3, 1, 2, 9, 16).to(dtype).unbind()
     positions = torch.arange(9) + start
-    got = relpos.attention(query, key, value, scheme, positions=relpos.Positions.explicit(positions, positions))
+    where = relpos.Positions.explicit(positions, positions)
+    got = relpos.attention(query, key, value, scheme, positions=where, backend="reference")
     exact = relpos.attention(query.double(), key.double(), value.double(), relpos.Rotary(16))
     # A hair beside a rounding edge, the result goes to either side: one ulp instead of half of one.
     torch.testing.assert_close(got.double(), exact, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps / 8)
+    # Through torch's kernel: what rounded, rotated inputs cost, and no more at a far position than at a near one.
+    fast = relpos.attention(query, key, value, scheme, positions=where, backend="sdpa")
+    inv_freq, _ = relpos.functional.rope_inv_freq(16, dtype=torch.float64)
+    turned = (relpos.functional.apply_rotary(x.double(), torch.arange(9), inv_freq, "half") for x in (query, key))
+    rounded = F.scaled_dot_product_attention(*(x.to(dtype) for x in turned), value)
+    error, allowed = (fast.double() - exact).abs().max(), 2 * (rounded.double() - exact).abs().max()
+    assert error <= allowed
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from torch import Tensor
 from relpos.positions import Positions
 from relpos.terms import Term
 
+#: A side of a window that hides nothing.
+UNBOUNDED = torch.iinfo(torch.int64).max
+
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -43,6 +46,32 @@ class Call:
     lengths: Int[Tensor, " B"] | None
     dropout_p: float
     backend: str
+
+    def band(self) -> tuple[int, int]:
+        """`(back, ahead)`: causality and window hide every pair outside `-back <= key - query <= ahead`."""
+        back, ahead = self.window or (UNBOUNDED, UNBOUNDED)
+        return back, min(ahead, 0) if self.is_causal else ahead
+
+    def documents(self) -> tuple[Int[Tensor, "b Tq"], Int[Tensor, "b Tk"]] | tuple[None, None]:
+        """Documents of queries and keys, padding masks and lengths among them as document -1; None where all see all.
+
+        b is 1 where rows agree.
+        """
+        query, key = self.positions.query_document, self.positions.key_document
+        if query is None or key is None:
+            if self.key_mask is None and self.lengths is None:
+                return None, None
+            query = self.positions.query.new_zeros(1, self.query.shape[2])
+            key = self.positions.key.new_zeros(1, self.key.shape[2])
+        query, key = query.view(-1, self.query.shape[2]), key.view(-1, self.key.shape[2])
+        if self.key_mask is not None:
+            key = key.masked_fill(~self.key_mask, -1)
+        if self.lengths is not None:
+            within = torch.arange(self.key.shape[2], device=key.device) < self.lengths[:, None]
+            key = key.masked_fill(~within, -1)
+            query = query.masked_fill(~within, -1) if self.query.shape[2] == self.key.shape[2] else query
+        rows = max(len(query), len(key))
+        return query.expand(rows, -1), key.expand(rows, -1)
 
     def visible(self) -> Bool[Tensor, "b h Tq Tk"] | None:
         """Which query may attend to which key, all masks combined; dimensions b and h are 1 where rows or heads agree.

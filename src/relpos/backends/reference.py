@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from relpos.backends.call import Call
 from relpos.functional.tables import lookup
-from relpos.terms import DistanceBias, DistanceGain, KeyDistance, QueryDistance, Rotation, ValueDistance
+from relpos.terms import DistanceBias, DistanceGain, KeyBias, KeyDistance, QueryDistance, Rotation, ValueDistance
 
 
 def why_not(call: Call) -> list[str]:
@@ -69,6 +69,8 @@ def _scores(call: Call, visible: Bool[Tensor, "b h Tq Tk"] | None, dtype: torch.
         if isinstance(term, DistanceBias):
             values = term.values(distance, dtype)
             products = products + (values if values.dim() == 3 else values.transpose(0, 1))
+        elif isinstance(term, KeyBias):
+            products = products + _key_bias(term, query, visible)
     return products
 
 
@@ -97,6 +99,13 @@ def _content(
 def _gain(term: DistanceGain, distance: Int[Tensor, "*b Tq Tk"], dtype: torch.dtype) -> Float[Tensor, "b H Tq Tk *D"]:
     gain = lookup(term.table.to(dtype), term.row(distance))
     return gain.transpose(0, 1) if distance.dim() == 3 else gain[None]
+
+
+def _key_bias(
+    term: KeyBias, query: Float[Tensor, "B H Tq D"], visible: Bool[Tensor, "b h Tq Tk"] | None
+) -> Float[Tensor, "B H 1 Tk"]:
+    values = term.values.to(query.dtype).expand(len(query), -1, -1)
+    return _hide_unseen(values[..., None], visible).mT
 
 
 def _query_distance(

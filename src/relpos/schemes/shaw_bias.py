@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from relpos import errors, functional
-from relpos.functional.tables import lookup
+from relpos import errors
 from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
 from relpos.terms import DistanceBias, Term
@@ -51,9 +50,8 @@ class ShawBias(Scheme, name="shaw_bias"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias(self._values),)
+        return (DistanceBias.clipped(self._near),)
 
-    def _values(self, distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
-        if self.symmetric:
-            return lookup(self.table.to(dtype), distance.abs().clamp(max=self.max_distance))
-        return lookup(self.table.to(dtype), functional.shaw_index(distance, self.max_distance))
+    def _near(self, dtype: torch.dtype) -> Float[Tensor, "H K"]:
+        table = self.table.to(dtype)
+        return torch.cat([table[:, 1:].flip(1), table], dim=1) if self.symmetric else table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from relpos import errors, functional
@@ -60,6 +60,13 @@ class T5Bias(Scheme, name="t5"):
         check_t5_buckets("T5Bias", bidirectional, num_buckets, max_distance)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.bidirectional, self.bias_scale, self.scale = bidirectional, bias_scale, scale
+        # Buckets of -max_distance ... max_distance: configuration, a plain CPU tensor in no state dict.
+        self.buckets = functional.t5_bucket(
+            torch.arange(-max_distance, max_distance + 1, device="cpu"),
+            bidirectional=bidirectional,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
+        )
         self.table = nn.Parameter(torch.empty(num_heads, num_buckets))
         self.reset_parameters()
 
@@ -69,13 +76,8 @@ class T5Bias(Scheme, name="t5"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias(self._values),)
+        return (DistanceBias.clipped(self._near),)
 
-    def _values(self, distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
-        bucket = functional.t5_bucket(
-            distance,
-            bidirectional=self.bidirectional,
-            num_buckets=self.num_buckets,
-            max_distance=self.max_distance,
-        )
-        return self.bias_scale * lookup(self.table.to(dtype), bucket)
+    def _near(self, dtype: torch.dtype) -> Float[Tensor, "H K"]:
+        values = lookup(self.table.to(dtype), self.buckets.to(self.table.device))
+        return values if self.bias_scale == 1.0 else self.bias_scale * values

@@ -1,0 +1,77 @@
+"""Distance and key biases through torch's own fast attention, in memory linear in the length.
+
+The bias of a call is a table of `Tq + Tk - 1` numbers a head; torch's kernel reads it through a strided view as if it
+were the whole matrix (`relpos.backends.tiles`). Scores are computed as torch computes them: the mask in float32
+(float64 for float64), the products in the dtype of the query with float32 sums.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relpos.backends.call import Call
+from relpos.backends.sdpa import flash
+from relpos.backends.sdpa.inputs import Inputs, wide
+from relpos.backends.sdpa.operator import distance_attention
+from relpos.backends.sdpa.table import distance_table
+from relpos.terms import DistanceBias, KeyBias, Rotation
+
+RUNS = (DistanceBias, KeyBias, Rotation)
+
+
+def why_not(call: Call) -> list[str]:
+    """What torch's kernel does not do, and what no table of distances can hold."""
+    reasons = list(flash.why_not())
+    if call.query.device.type != "cpu":
+        reasons.append(f"tensors are on {call.query.device}, and its kernels run on the CPU")
+    others = sorted({type(term).__name__ for term in call.terms if not isinstance(term, RUNS)})
+    if others:
+        reasons.append(f"{' and '.join(others)} depend on content, not on distance or key alone")
+    if call.query.shape[3] != call.value.shape[3]:
+        reasons.append(f"values are {call.value.shape[3]} wide and queries {call.query.shape[3]}; its kernels want one")
+    if call.dropout_p:
+        reasons.append(f"dropout_p={call.dropout_p:g}, and its kernels have no dropout")
+    if call.attn_mask is not None:
+        reasons.append("attn_mask is a matrix; it hides by position, document, key_mask and lengths")
+    if 0 in (*call.query.shape, *call.key.shape):
+        reasons.append("there are no queries or no keys")
+    needs_distance = any(isinstance(term, DistanceBias) for term in call.terms) or call.is_causal or call.window
+    if needs_distance and call.positions.offset is None:
+        reasons.append("positions are not known to count up one by one along memory")
+    return reasons
+
+
+def run(call: Call) -> Float[Tensor, "B H Tq D"]:
+    """The attention output."""
+    query, key = call.query, call.key
+    for term in call.terms:
+        if isinstance(term, Rotation):
+            query, key = (
+                term.apply(x.to(wide(x.dtype)), positions).to(x.dtype)
+                for x, positions in ((query, call.positions.query), (key, call.positions.key))
+            )
+    # Without a known offset nothing depends on distance, and any will do.
+    offset = 0 if call.positions.offset is None else call.positions.offset
+    (query_document, key_document), (back, ahead) = call.documents(), call.band()
+    inputs = Inputs(
+        query=query,
+        key=key,
+        value=call.value,
+        table=distance_table(call, offset),
+        key_bias=_key_bias(call),
+        query_document=query_document,
+        key_document=key_document,
+        offsets=offset if isinstance(offset, Tensor) else None,
+        offset=0 if isinstance(offset, Tensor) else offset,
+        back=back,
+        ahead=ahead,
+        scale=call.scale,
+    )
+    return distance_attention(inputs)
+
+
+def _key_bias(call: Call) -> Float[Tensor, "b H Tk"] | None:
+    biases = [term.values.to(wide(call.query.dtype)) for term in call.terms if isinstance(term, KeyBias)]
+    return torch.stack(torch.broadcast_tensors(*biases)).sum(0) if biases else None

@@ -1,0 +1,35 @@
+"""Attention a tile at a time, each by one call of torch's kernel over a strided mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relpos.backends.sdpa import flash
+from relpos.backends.sdpa.inputs import Inputs, readable, wide
+from relpos.backends.sdpa.masks import Masks
+
+#: Queries a tile: larger ones waste scores beyond a causal edge, smaller ones time between calls.
+ROWS = 256
+
+
+def forward(inputs: Inputs, keep_sums: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Output `[B, H, Tq, D]` and, to be kept for a backward pass, log-sum-exp `[B, H, Tq]`.
+
+    Both are zero where a query sees nothing.
+    """
+    query, key, value = (readable(x) for x in inputs[:3])
+    output = None
+    kept = query.new_zeros(query.shape[:3], dtype=wide(query.dtype)) if keep_sums else None
+    masks = Masks(inputs)
+    for tile in inputs.tiles(ROWS, whole=True):
+        rows, sums = flash.forward(
+            tile.queries(query), tile.keys(key), tile.keys(value), masks.of(tile), tile.is_causal, inputs.scale
+        )
+        if kept is not None:
+            kept[tile.rows, :, tile.query_rows] = tile.turn(sums)
+        if rows.shape == query.shape:
+            return tile.turn(rows), kept
+        output = torch.zeros_like(query) if output is None else output
+        output[tile.rows, :, tile.query_rows] = tile.turn(rows)
+    return torch.zeros_like(query) if output is None else output, kept
