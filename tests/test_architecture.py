@@ -16,6 +16,7 @@ SRC = Path(relpos.__file__).parent
 #: Rooms, each group importing only from groups before it; rooms of one group do not know each other.
 ORDER: list[set[str]] = [
     {"errors"},
+    {"files", "machine"},
     {"functional"},
     {"positions"},
     {"terms"},
@@ -24,11 +25,17 @@ ORDER: list[set[str]] = [
     {"attention"},
     {"nn"},
     {"plots"},
-    {"study"},
+    {"study", "bench"},
     {"cli"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
-HOME = {"transformers": {"hf"}, "altair": {"plots"}, "vl_convert": {"plots"}, "typer": {"cli"}}
+HOME = {
+    "transformers": {"hf", "bench"},
+    "x_transformers": {"bench"},
+    "altair": {"plots"},
+    "vl_convert": {"plots"},
+    "typer": {"cli"},
+}
 
 
 def imports(source: str) -> set[str]:

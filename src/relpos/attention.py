@@ -49,8 +49,10 @@ def _call(
     arguments.check_numbers(is_causal, scale, dropout_p)
     schemes = arguments.list_schemes("attention", scheme, query.shape[1], query.shape[3])
     arguments.check_devices(query, schemes)
-    positions = Positions.arange(query.shape[2], key.shape[2]) if positions is None else positions
-    arguments.check_positions(query, key, positions)
+    if positions is None:
+        positions = Positions.arange(query.shape[2], key.shape[2])
+    else:
+        arguments.check_positions(query, key, positions)
     positions = positions.to(query.device)
     terms = tuple(term for one in schemes for term in one.terms(positions))
     arguments.check_terms(query, value, terms)

@@ -203,6 +203,8 @@ class Positions:
 
     def to(self, device: torch.device) -> Positions:
         """The same positions on another device."""
+        if self.query.device == device:
+            return self
 
         def move(document: Tensor | None) -> Tensor | None:
             return None if document is None else document.to(device)

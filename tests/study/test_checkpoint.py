@@ -12,7 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.optim import AdamW
 
-from relpos.study import Recipe, TrialConfig, atomic, checkpoint
+from relpos import files
+from relpos.study import Recipe, TrialConfig, checkpoint
 from relpos.study.checkpoint import Progress
 from relpos.study.model import ByteLM, build_model
 from relpos.study.optimizer import make_optimizer
@@ -123,12 +124,12 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None
 
 def test_json_is_replaced_whole_and_never_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
-    atomic.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
-            atomic.write_json(path, {"a": 2})
+            files.write_json(path, {"a": 2})
     assert path.read_text() == '{\n "a": 1\n}\n'
     with pytest.raises(ValueError, match="JSON"):
-        atomic.write_json(path, {"a": float("nan")})
+        files.write_json(path, {"a": float("nan")})
     assert path.read_text() == '{\n "a": 1\n}\n'

@@ -2,11 +2,12 @@
 
 import typer
 
+from relpos.cli.bench import bench
 from relpos.cli.study import study
 
 app = typer.Typer(
     name="relpos",
-    help="Relative positions in Transformers: schemes, and what they do beyond the trained length.",
+    help="Relative positions in Transformers: what schemes do beyond the trained length, and what they cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -15,7 +16,8 @@ app = typer.Typer(
 
 @app.callback()
 def relpos() -> None:
-    """Relative positions in Transformers: schemes, and what they do beyond the trained length."""
+    """Relative positions in Transformers: what schemes do beyond the trained length, and what they cost."""
 
 
 app.command()(study)
+app.command()(bench)

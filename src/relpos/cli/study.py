@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relpos import errors
 from relpos.cli.extras import needs_extra
+from relpos.cli.lists import names, numbers
 
 if TYPE_CHECKING:
     from relpos.study import StudyConfig, StudyResult
@@ -50,13 +50,13 @@ def study(
     try:
         recipe: dict[str, Any] = (QUICK if quick else {}) | _given(
             length=length,
-            multiples=_numbers("--multiples", multiples),
+            multiples=numbers("relpos study --multiples", multiples),
             steps=steps,
             size=size,
             text=text,
             threads=threads,
         )
-        chosen = _given(schemes=_names(schemes), seeds=_numbers("--seeds", seeds))
+        chosen = _given(schemes=names(schemes), seeds=numbers("relpos study --seeds", seeds))
         with needs_extra("study"):
             from relpos.study import Recipe, StudyConfig
         _run_and_print(replace(StudyConfig(recipe=replace(Recipe(), **recipe)), **chosen), folder)
@@ -89,18 +89,3 @@ def _run_and_print(config: "StudyConfig", folder: Path) -> None:
 def _given(**options: object) -> dict[str, Any]:
     """The options that stand on the command line."""
     return {name: option for name, option in options.items() if option is not None}
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise errors.value(
-            f"relpos study {option}", repr(text), "whole numbers with commas between", "write for example 1,2,4."
-        ) from error

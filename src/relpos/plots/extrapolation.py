@@ -1,7 +1,6 @@
 """The extrapolation chart: perplexity against evaluated length, one line a scheme."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from relpos.files import write_bytes
 from relpos.plots.labels import spread
 from relpos.plots.style import mark_of, styled
 
@@ -39,8 +39,8 @@ class Curve:
 def draw_extrapolation(curves: Sequence[Curve], *, trained_length: int, subtitle: str, folder: Path) -> None:
     """Write `extrapolation.svg` and `extrapolation.png` (twice the size in pixels) into `folder`."""
     specification = extrapolation_chart(curves, trained_length=trained_length, subtitle=subtitle).to_dict()
-    _replace(folder / "extrapolation.svg", vl_convert.vegalite_to_svg(specification).encode("utf-8"))
-    _replace(folder / "extrapolation.png", vl_convert.vegalite_to_png(specification, scale=2.0))
+    write_bytes(folder / "extrapolation.svg", vl_convert.vegalite_to_svg(specification).encode("utf-8"))
+    write_bytes(folder / "extrapolation.png", vl_convert.vegalite_to_png(specification, scale=2.0))
 
 
 def extrapolation_chart(curves: Sequence[Curve], *, trained_length: int, subtitle: str) -> alt.LayerChart:
@@ -124,10 +124,3 @@ def _ticks(low: float, high: float) -> list[float]:
     steps = (1, 1.5, 2, 3, 4, 5, 6, 8) if high / low < 30 else (1, 2, 5) if high / low < 300 else (1,)
     numbers = [step * 10.0**power for power in range(-2, 12) for step in steps]
     return [number for number in numbers if low <= number <= high]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put the whole file in place at once, so that nobody ever opens half a picture."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from relpos import errors
-from relpos.study import atomic
+from relpos import errors, files
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -44,14 +43,14 @@ def save(folder: Path, model: nn.Module, optimizer: AdamW, progress: Progress) -
     file = temporary / "state.safetensors"
     tensors = _state(model, optimizer) | {"losses": torch.tensor(progress.losses, dtype=torch.float64)}
     save_file(tensors, file, metadata={"seconds": repr(progress.seconds)})
-    atomic.sync(file)
-    atomic.sync(temporary)
+    files.sync(file)
+    files.sync(temporary)
     # Left over from a process that was killed between this rename and the pointer's: not named by `latest`.
     if _pointer(folder) != name:
         _remove(folder / name)
         os.rename(temporary, folder / name)
-        atomic.sync(folder)
-        atomic.write_text(folder / "latest", f"{name}\n")
+        files.sync(folder)
+        files.write_text(folder / "latest", f"{name}\n")
     for old in folder.iterdir():
         if old.is_dir() and old.name != name:
             _remove(old)

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from relpos import errors
-from relpos.study import atomic
+from relpos import errors, files
 from relpos.study.config import differences
 
 
@@ -16,9 +15,9 @@ def claim(folder: Path, ours: dict[str, Any], *, what: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.json"
     if not path.exists():
-        atomic.write_json(path, ours)
+        files.write_json(path, ours)
         return
-    found = differences(ours, atomic.read_json(path))
+    found = differences(ours, files.read_json(path))
     if found:
         raise errors.value(
             "relpos study",

@@ -4,18 +4,12 @@ A number that does not exist is null in JSON and comes with its reason in `undef
 """
 
 import math
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import torch
-
-import relpos
-from relpos import errors
-from relpos.study import atomic
+from relpos import errors, files
 from relpos.study.config import TrialConfig, differences
 
 Rule = Literal["non_overlapping", "sliding"]
@@ -103,7 +97,7 @@ class TrialResult:
 
     def save(self, folder: Path) -> None:
         """Write `result.json`, whole or not at all."""
-        atomic.write_json(folder / "result.json", self.to_json())
+        files.write_json(folder / "result.json", self.to_json())
 
 
 def by_scheme(trials: Sequence[TrialResult]) -> dict[str, list[TrialResult]]:
@@ -120,9 +114,9 @@ def load_result(folder: Path, config: TrialConfig) -> TrialResult | None:
     if not path.exists():
         return None
     try:
-        result = TrialResult.from_json(atomic.read_json(path))
+        result = TrialResult.from_json(files.read_json(path))
     except (KeyError, TypeError, AttributeError) as error:
-        raise atomic.damaged(path, error) from error
+        raise files.damaged(path, error) from error
     found = differences(config.to_json(), result.config.to_json())
     if found:
         raise errors.value(
@@ -132,26 +126,3 @@ def load_result(folder: Path, config: TrialConfig) -> TrialResult | None:
             "use another run folder.",
         )
     return result
-
-
-def environment(threads: int) -> dict[str, Any]:
-    """The versions and the machine that numbers were computed with."""
-    return {
-        "relpos": relpos.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": threads,
-    }
-
-
-def _cpu_name() -> str:
-    """The processor's name; `platform.processor()` is empty on most Linux systems."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

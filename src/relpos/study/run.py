@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relpos import errors
-from relpos.study import atomic
+from relpos import errors, files
 from relpos.study.chart import draw
 from relpos.study.claim import claim
 from relpos.study.config import StudyConfig
@@ -75,7 +74,7 @@ def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyRes
             run_trial(trial, folder / "trials" / trial.name, reporter) for trial in config.trials(corpus.sha256)
         )
         result = StudyResult(config, corpus.summary(), trials)
-        atomic.write_json(folder / "results.json", result.to_json())
+        files.write_json(folder / "results.json", result.to_json())
         draw(trials, folder)
     return result
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from jaxtyping import Int64
 from torch import Tensor
 
-from relpos import errors
-from relpos.study import atomic
+from relpos import errors, files
+from relpos.machine import environment
 from relpos.study.claim import claim
 from relpos.study.config import TrialConfig
 from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
 from relpos.study.evaluate import score_length
 from relpos.study.model import ByteLM, build_model
 from relpos.study.reporter import Reporter
-from relpos.study.results import Score, TrialResult, environment, load_result
+from relpos.study.results import Score, TrialResult, load_result
 from relpos.study.train import repeatable, train
 
 
@@ -76,11 +76,11 @@ def _score_once(
 ) -> tuple[Score, Score]:
     if path.exists():
         try:
-            first, second = (Score.from_json(score) for score in atomic.read_json(path))
+            first, second = (Score.from_json(score) for score in files.read_json(path))
         except (KeyError, TypeError, AttributeError) as error:
-            raise atomic.damaged(path, error) from error
+            raise files.damaged(path, error) from error
         return first, second
     path.parent.mkdir(exist_ok=True)
     pair = score_length(model, segments, window, bin_width=config.recipe.length // 4)
-    atomic.write_json(path, [score.to_json() for score in pair])
+    files.write_json(path, [score.to_json() for score in pair])
     return pair

@@ -79,13 +79,14 @@ class Masks:
         table = self.inputs.table
         if table is None or self.inputs.key_bias is not None or self.inputs.query.shape[2] < MANY:
             return False
-        return bool(table.amax() - table.amin() > -self.floor)
+        return bool(table.amin() < self.floor)
 
     @functools.cached_property
     def _content(self) -> Float[Tensor, "B H"]:
         """The largest product of a query and a key that there can be."""
-        query, key = (x.norm(dim=-1, dtype=self.dtype).amax(-1) for x in self.inputs[:2])
-        return abs(self.inputs.scale) * query * key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        query, key = (torch.linalg.vector_norm(x, dim=-1, dtype=self.dtype).amax(-1) for x in self.inputs[:2])
+        most: Tensor = query * key.repeat_interleave(query.shape[1] // key.shape[1], dim=1) * abs(self.inputs.scale)
+        return most
 
     def _columns(self, tile: Tile) -> Float[Tensor, "b h 1 k"] | None:
         key_bias = self.inputs.key_bias

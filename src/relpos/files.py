@@ -14,9 +14,14 @@ from relpos import errors
 
 def write_text(path: Path, text: str) -> None:
     """Replace `path` by `text`, atomically and durably."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, atomically and durably."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -1,0 +1,75 @@
+"""Peak memory of one call in a process of its own: `python -m relpos.bench.memory` with a work and a contender's name.
+
+The peak is that of the operating system (resident pages), reset after the inputs were made and torch has run once.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from relpos.bench.agree import given
+from relpos.bench.rivals import contenders
+from relpos.bench.work import Work
+
+STATUS, RESET, TOTAL = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
+
+
+def extra_peak(work: Work, contender: str) -> int | str:
+    """Bytes that one call takes beyond its inputs, or why nobody knows."""
+    if not RESET.exists():
+        return "this system does not tell a process its peak memory"
+    if not contender.startswith("relpos sdpa") and 3 * 4 * work.batch * work.heads * work.length**2 > _available():
+        return "scores, bias and mask of all pairs would not fit into this machine's memory"
+    command = [sys.executable, "-m", "relpos.bench.memory", json.dumps(work.to_json()), contender]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
+    if done.returncode:
+        return f"it failed ({done.returncode}): {done.stderr.strip().splitlines()[-1:]}"
+    return int(done.stdout)
+
+
+def _call(work: Work, name: str) -> None:
+    contender = next(one for one in contenders() if one.name == name)
+    scheme = work.build()
+    attend = contender.prepare(work, scheme)
+    if isinstance(attend, str):
+        raise SystemExit(attend)
+    inputs = given(contender, work.inputs())
+    RESET.write_text("5")
+    before = _kilobytes("VmRSS")
+    with torch.set_grad_enabled(work.task == "train"):
+        output = attend(*inputs)
+        if work.task == "train":
+            output.backward(torch.ones_like(output))
+    sys.stdout.write(str(1024 * (_kilobytes("VmHWM") - before)))
+
+
+def _kilobytes(field: str) -> int:
+    return _field(STATUS, field)
+
+
+def _available() -> int:
+    return 1024 * _field(TOTAL, "MemAvailable") if TOTAL.exists() else sys.maxsize
+
+
+def _field(path: Path, field: str) -> int:
+    return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(f"{field}:"))
+
+
+def main() -> None:
+    """One measurement, printed in bytes."""
+    work, name = Work(**json.loads(sys.argv[1])), sys.argv[2]
+    warm = replace(work, length=64)
+    attend = next(one for one in contenders() if one.name == name).prepare(warm, warm.build())
+    if not isinstance(attend, str):
+        attend(*warm.inputs())
+    _call(work, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The tables of a benchmark."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from relpos.bench.run import Entry, Report
+
+
+def times_table(report: Report) -> Table:
+    """One row a work: milliseconds of the yardstick, and everybody's time in multiples of it."""
+    names = [entry.contender for entry in report.rows[0][1]]
+    drawn = Table(title="Time, as a multiple of attention without a bias", title_justify="left", box=SIMPLE_HEAD)
+    drawn.add_column("work")
+    drawn.add_column(f"{names[0]}, ms", justify="right")
+    for name in names[1:]:
+        drawn.add_column(name, justify="right")
+    for work, entries in report.rows:
+        limit = entries[0].timing
+        first = "-" if limit is None else f"{1000 * limit.median:.2f}"
+        drawn.add_row(str(work), first, *(_cell(entry) for entry in entries[1:]))
+    return drawn
+
+
+def reasons(report: Report) -> list[str]:
+    """Why some have no number, each reason once."""
+    found = [
+        f"{entry.contender}: {entry.reason}"
+        for _, entries in report.rows
+        for entry in entries
+        if entry.reason is not None
+    ]
+    found += [f"{peak.contender}: {peak.reason}" for peak in report.peaks if peak.reason is not None]
+    return list(dict.fromkeys(found))
+
+
+def memory_table(report: Report) -> Table:
+    """One row a call: the memory that it takes beyond its inputs."""
+    drawn = Table(title="Peak memory beyond the inputs, in a process of its own", title_justify="left", box=SIMPLE_HEAD)
+    drawn.add_column("work")
+    drawn.add_column("contender")
+    drawn.add_column("MiB", justify="right")
+    for peak in report.peaks:
+        drawn.add_row(str(peak.work), peak.contender, "-" if peak.bytes is None else f"{peak.bytes / 2**20:.0f}")
+    return drawn
+
+
+def _cell(entry: Entry) -> str:
+    return "-" if entry.ratio is None else f"{entry.ratio:.2f}"

@@ -1,0 +1,45 @@
+"""One timing helper: everybody in turn, round after round, so that a slow moment of the machine hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+#: Rounds at least and at most, and seconds after which no further round is begun.
+LEAST, MOST, SECONDS = 5, 60, 6.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds: the median and the quartiles, over so many rounds."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], object]], least: int = LEAST, seconds: float = SECONDS
+) -> dict[str, Timing]:
+    """Time every function in every round, after two that do not count."""
+    for _ in range(2):
+        for function in functions.values():
+            function()
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    begun = time.perf_counter()
+    for number in range(MOST):
+        if number >= least and time.perf_counter() - begun > seconds:
+            break
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - start)
+    return {name: _summary(seconds_each) for name, seconds_each in times.items()}
+
+
+def _summary(seconds: list[float]) -> Timing:
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(statistics.median(seconds), low, high, len(seconds))

@@ -1,0 +1,103 @@
+"""`relpos bench`."""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relpos.cli.extras import needs_extra
+from relpos.cli.lists import names, numbers
+
+if TYPE_CHECKING:
+    from relpos.bench import Report, Work
+
+Tasks = Annotated[str | None, typer.Option(help="forward, train, decode; comma separated.  (default: forward)")]
+Schemes = Annotated[str | None, typer.Option(help="t5, alibi, shaw_bias; comma separated.  (default: t5)")]
+Lengths = Annotated[str | None, typer.Option(help="Lengths, comma separated.  (default: 2048)")]
+Causal = Annotated[bool, typer.Option("--causal", help="Causal attention.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.  (default: float32)")]
+Batch = Annotated[int | None, typer.Option(help="Batch size.  (default: 1)")]
+Heads = Annotated[int | None, typer.Option(help="Heads.  (default: 8)")]
+Width = Annotated[int | None, typer.Option(help="Width of a head.  (default: 64)")]
+Memory = Annotated[bool | None, typer.Option(help="Peak memory too.  (default: only without other options)")]
+Out = Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")]
+
+
+def bench(
+    tasks: Tasks = None,
+    schemes: Schemes = None,
+    lengths: Lengths = None,
+    causal: Causal = False,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    width: Width = None,
+    memory: Memory = None,
+    out: Out = Path("runs/bench"),
+) -> None:
+    """Time position biases beside attention without one, and beside what people use today.
+
+    Without options, the default set (benchmarks/README.md). Whoever disagrees with float64 gets no number.
+    """
+    chosen = (tasks, schemes, lengths, dtype, batch, heads, width)
+    is_default = not causal and all(option is None for option in chosen)
+    try:
+        with needs_extra("study"):
+            from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work
+        works: tuple[Work, ...] = DEFAULT
+        if not is_default:
+            shape = {"batch": batch, "heads": heads, "width": width, "dtype": dtype}
+            given = {name: value for name, value in shape.items() if value is not None}
+            works = tuple(
+                Work(task, scheme, length, causal or task == "decode", **given)  # type: ignore[arg-type]
+                for task, scheme, length in itertools.product(
+                    names(tasks) or ("forward",),
+                    names(schemes) or ("t5",),
+                    numbers("relpos bench --lengths", lengths) or (2048,),
+                )
+            )
+        pairs = DEFAULT_MEMORY if is_default else tuple((work, "relpos sdpa") for work in works)
+        _run_and_print(works, pairs if (is_default if memory is None else memory) else (), out)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {out / 'bench.json'} holds what was measured.", err=True)
+        raise typer.Exit(130) from None
+    except (ValueError, TypeError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], ...]", out: Path) -> None:
+    with needs_extra("study"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        from relpos.bench import run_bench
+        from relpos.bench.chart import draw
+        from relpos.bench.report import memory_table, reasons, times_table
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console() if sys.stdout.isatty() else Console(width=170)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
+        step = bar.add_task("", total=len(works) + len(memory), completed=-1)
+
+        def progress(what: str) -> None:
+            bar.update(step, advance=1, description=what)
+
+        report: Report = run_bench(works, memory, out / "bench.json", progress)
+        bar.update(step, advance=1, description="done")
+    draw(report, out / "bench.png")
+    console.print(times_table(report))
+    if report.peaks:
+        console.print(memory_table(report))
+    for reason in reasons(report):
+        console.print(f"- {reason}", highlight=False)
+    typer.echo(f"Results: {out / 'bench.json'}\nChart: {out / 'bench.png'}")
