@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from relpos.backends.sdpa.inputs import Gradients, Inputs, laid_out, wide, zeros_for
+from relpos.backends.sdpa.inputs import Gradients, Inputs, wide, zeros_for
 from relpos.backends.sdpa.masks import Masks
 from relpos.backends.tiles import Tile
 
@@ -44,9 +45,14 @@ def bias_backward(
         table=zeros_for(inputs.table, of_table, query),
         key_bias=zeros_for(inputs.key_bias, of_key_bias, query),
     )
-    scratch, masks = _Scratch(query), Masks(inputs, LOG2_E)
+    scratch, masks = _Scratch(query, len(grads.table) > 1), Masks(inputs, LOG2_E)
     for tile in inputs.tiles(ROWS, whole=False):
-        _add_tile(tile, inputs, masks.of(tile), (query, key, value, grad_output, inner, logsumexp), grads, scratch)
+        mask = masks.of(tile)
+        assert mask is not None
+        if tile.is_reversed and tile.rows.stop - tile.rows.start > 1:
+            # Several rows share the mask: turning it takes less time than turning what they do not share.
+            mask, tile = mask.flip(2), replace(tile, is_reversed=False)
+        _add_tile(tile, inputs, mask, (query, key, value, grad_output, inner, logsumexp), grads, scratch)
     return grads._replace(
         query=_as_input(grads.query, inputs.query),
         key=_as_input(grads.key, inputs.key),
@@ -55,32 +61,32 @@ def bias_backward(
 
 
 def _add_tile(
-    tile: Tile, inputs: Inputs, mask: Tensor | None, given: tuple[Tensor, ...], grads: Gradients, scratch: _Scratch
+    tile: Tile, inputs: Inputs, mask: Tensor, given: tuple[Tensor, ...], grads: Gradients, scratch: _Scratch
 ) -> None:
     """Add what one tile gives to every gradient."""
     query, key, value, grad_output, inner, logsumexp = given
     query, grad_output, inner, logsumexp = (tile.queries(x) for x in (query, grad_output, inner, logsumexp))
     key, value = tile.keys(key), tile.keys(value)
-    assert mask is not None
     of_query = torch.empty_like(query)
     of_key, of_value = (x[tile.rows, :, tile.key_rows] for x in (grads.key, grads.value))
     tables, key_biases = (x[tile.rows if len(x) > 1 else slice(None)] for x in (grads.table, grads.key_bias))
     place = tile.distances(inputs.query.shape[2])
     for part in _parts(len(query), query.shape[1], query.shape[2] * key.shape[2]):
         shape = (*query[part].shape[:3], key.shape[2])
-        scores, diagonals, of_scores = scratch.of(shape)
+        scratch.take(shape, tile.is_reversed)
+        scores, of_scores = scratch.scores, scratch.of_scores
         # P, from what the forward pass kept of its sums.
         torch.sub(_some(mask, part), logsumexp[part][..., None], out=scores)
         flat = _flat(scores)
         flat.baddbmm_(_flat(query[part]), _flat(key[part]).mT, alpha=LOG2_E * inputs.scale).exp2_()
         _flat(of_value[part]).baddbmm_(flat.mT, _flat(grad_output[part]))
-        # dS, each row shifted by one more place.
+        # dS
         of_scores.copy_(inner[part][..., None].neg().expand(shape).flatten(0, 1))
         of_scores.baddbmm_(_flat(grad_output[part]), _flat(value[part]).mT).mul_(flat)
         torch.bmm(of_scores, _flat(key[part]), out=_flat(of_query[part]))
         _flat(of_key[part]).baddbmm_(of_scores.mT, _flat(query[part]), alpha=inputs.scale)
         if tables.numel():
-            _add(tables, part, place, diagonals.sum(2))
+            _add(tables, part, place, scratch.diagonal_sums())
         if key_biases.numel():
             _add(key_biases, part, tile.key_rows, of_scores.unflatten(0, shape[:2]).sum(2))
     grads.query[tile.rows, :, tile.query_rows] = tile.turn(of_query).mul_(inputs.scale)
@@ -96,23 +102,42 @@ def _parts(batch: int, heads: int, scores: int) -> Iterator[tuple[slice, slice]]
 
 
 class _Scratch:
-    """Memory for one part of a tile after the other."""
+    """Memory for one part of a tile after the other.
 
-    def __init__(self, like: Tensor) -> None:
-        self.like = like
+    Attributes:
+        scores: `[b, h, q, k]`.
+        diagonals: zeros `[b, h, q, q + k - 1]`.
+        of_scores: `[b h, q, k]`, a view of those zeros whose diagonals are their columns: what is written through it
+            leaves the other zeros alone. With several rows of the batch, plain memory: many small products do not go
+            through such a view fast, and their sum over the rows is sheared instead.
+    """
+
+    def __init__(self, like: Tensor, has_rows: bool) -> None:
+        self.like, self.has_rows = like, has_rows
         self.shape: tuple[int, ...] = ()
+        self.is_reversed = False
 
-    def of(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores `[b, h, q, k]`; zeros `[b, h, q, q + k - 1]`; and a view `[b h, q, k]` of the zeros whose diagonals
-        are their columns, so that what is written through it leaves the other zeros alone."""
-        if shape != self.shape:
-            batch, heads, queries, keys = self.shape = shape
-            length = queries + keys - 1
-            self.scores = self.like.new_empty(shape)
-            self.diagonals = self.like.new_zeros(batch, heads, queries, length)
-            strides = (queries * length, length + 1, 1)
-            self.of_scores = self.diagonals.as_strided((batch * heads, queries, keys), strides)
-        return self.scores, self.diagonals, self.of_scores
+    def take(self, shape: tuple[int, ...], is_reversed: bool) -> None:
+        """Be of this shape, for rows in this order."""
+        if (shape, is_reversed) == (self.shape, self.is_reversed):
+            return
+        batch, heads, queries, keys = self.shape = shape
+        self.is_reversed = is_reversed
+        self.scores = self.like.new_empty(shape)
+        self.is_direct = batch == 1 or self.has_rows
+        sheared = (batch if self.is_direct else 1, heads, queries, queries + keys - 1)
+        self.diagonals = self.like.new_zeros(sheared)
+        # Entry (i, j) in column i + j, or j - i from that of the last row's first key.
+        step, start = (1, 0) if is_reversed else (-1, queries - 1)
+        strides = (queries * sheared[3], sheared[3] + step, 1)
+        self.view = self.diagonals.as_strided((sheared[0] * heads, queries, keys), strides, start)
+        self.of_scores = self.view if self.is_direct else self.like.new_empty(batch * heads, queries, keys)
+
+    def diagonal_sums(self) -> Tensor:
+        """Of `of_scores`, `[b, h, q + k - 1]`; b is 1 where they were summed over the rows of the batch."""
+        if not self.is_direct:
+            self.view.copy_(self.of_scores.unflatten(0, self.shape[:2]).sum(0))
+        return self.diagonals.sum(2)
 
 
 def _some(x: Tensor, part: tuple[slice, slice]) -> Tensor:
@@ -138,7 +163,7 @@ def _per_query_head(x: Tensor, heads: int) -> Tensor:
 
 
 def _as_input(x: Tensor, like: Tensor) -> Tensor:
-    """The gradient of a repeated head summed, in the dtype and layout of torch's own gradients."""
+    """The gradient of a repeated head summed, in the dtype and layout of what it is the gradient of."""
     repeats = x.shape[1] // like.shape[1]
     x = x.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else x
-    return laid_out(like).copy_(x)
+    return x if x.dtype == like.dtype and x.stride() == like.stride() else torch.empty_like(like).copy_(x)

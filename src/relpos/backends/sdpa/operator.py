@@ -54,7 +54,7 @@ def _backward_shapes(
 ) -> tuple[Tensor, ...]:
     given = Inputs(*inputs)
     return (
-        *(laid_out(x) for x in given[:3]),
+        *(torch.empty_like(readable(x)) if of_table or of_key_bias else laid_out(x) for x in given[:3]),
         zeros_for(given.table, of_table, given.query),
         zeros_for(given.key_bias, of_key_bias, given.query),
     )
