@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: study test lint format clean
+.PHONY: study bench test lint format clean
 
 study: $(READY)
 	$(VENV)/bin/relpos study
+
+bench: $(READY)
+	$(VENV)/bin/relpos bench
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest

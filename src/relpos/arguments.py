@@ -148,6 +148,8 @@ def list_schemes(call: str, scheme: object, heads: int, width: int) -> list[Sche
 def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:
     """Learned tables on the device of the query."""
     for scheme in schemes:
+        if scheme.device == query.device:
+            continue
         for parameter in scheme.parameters():
             if parameter.device != query.device:
                 raise errors.value(

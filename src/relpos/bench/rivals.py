@@ -29,24 +29,27 @@ class Contender:
     """`prepare(work, scheme)` gives the function to time; a string says why there is none.
 
     `from_hidden`: an attention module with projections, set to the identity; query, key and value are all the query.
+    `longest`: more pairs than of so many tokens are not timed, because a call would take seconds.
     """
 
     name: str
     prepare: Callable[[Work, Scheme], Attend | str]
     from_hidden: bool = False
+    longest: int | None = None
 
 
 def contenders() -> list[Contender]:
     """Everybody, the yardstick first."""
-    ours = [Contender(f"relpos {name}", _ours(name)) for name in relpos.backends.BACKENDS]
+    longest = {"reference": 1024}
+    ours = [Contender(f"relpos {name}", _ours(name), longest=longest.get(name)) for name in relpos.backends.BACKENDS]
     return [
         Contender(LIMIT, _without_bias),
         *ours,
-        Contender("dense bias + sdpa", _dense),
-        Contender("eager", _eager),
-        Contender("flex, compiled", _flex),
-        Contender("transformers", _transformers, from_hidden=True),
-        Contender("x-transformers", _x_transformers),
+        Contender("dense bias + sdpa", _dense, longest=4096),
+        Contender("eager", _eager, longest=2048),
+        Contender("flex, compiled", _flex, longest=4096),
+        Contender("transformers", _transformers, from_hidden=True, longest=2048),
+        Contender("x-transformers", _x_transformers, longest=2048),
     ]
 
 

@@ -17,11 +17,6 @@ from relpos.bench.timing import Timing, interleaved
 from relpos.bench.work import Work
 from relpos.schemes import Scheme
 
-#: Lengths past which only the yardstick and our fast backends are timed: others take seconds a call.
-LONGEST = {"forward": 4096, "train": 4096, "decode": 32768}
-#: The reference is the meaning, not a contender, where it takes too long or too much.
-LONGEST_REFERENCE = 2048
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -130,10 +125,9 @@ def _admitted(work: Work, scheme: Scheme, contender: Contender) -> Attend | str:
 
 
 def _too_long(work: Work, contender: Contender) -> str | None:
-    if contender.name == "relpos reference" and work.length * work.queries > LONGEST_REFERENCE**2:
-        return f"not timed past {LONGEST_REFERENCE} tokens"
-    is_ours = contender.name == LIMIT or contender.name.startswith("relpos ")
-    return None if is_ours or work.length <= LONGEST[work.task] else f"not timed past {LONGEST[work.task]} tokens"
+    if contender.longest is None or work.length * work.queries <= contender.longest**2:
+        return None
+    return f"not timed past {contender.longest} tokens"
 
 
 def _step(work: Work, contender: Contender, attend: Attend) -> Callable[[], object]:

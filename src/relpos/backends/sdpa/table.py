@@ -21,7 +21,7 @@ def distance_table(call: Call, offset: int | Int[Tensor, " b"]) -> Float[Tensor,
     for term in call.terms:
         if isinstance(term, DistanceBias):
             if isinstance(offset, int):
-                values = _range(term, offset + first, size, call.query.device, dtype)[None]
+                values = _range(term, offset + first, size, call.query.device, dtype).unsqueeze(0)
             else:
                 places = torch.arange(first, first + size, device=offset.device)
                 values = term.values(offset[:, None] + places, dtype).transpose(0, 1)
