@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import relpos
+from relpos.backends import BACKENDS
 from relpos.schemes import SCHEMES, Scheme
 
 HEADS, HEAD_DIM, EMBED_DIM = 4, 8, 32
@@ -62,6 +63,13 @@ def build(built: Built, dtype: torch.dtype = torch.float64, **more: object) -> S
     return scheme
 
 
+def backends_of(built: Built) -> list[str]:
+    """The backends that run a plain call with this scheme."""
+    refused = relpos.explain(*tensors(dtype=torch.float32), build(built, torch.float32), is_causal=True).refused
+    chosen_later = {name: why for name, why in refused.items() if not why[0].endswith("was chosen before it")}
+    return [name for name in BACKENDS if name not in chosen_later]
+
+
 def tensors(
     batch: int = 2,
     query_len: int = 6,
@@ -85,3 +93,12 @@ def gradients(output: Tensor, inputs: Sequence[Tensor], scheme: Scheme) -> list[
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     wanted = [*inputs, *scheme.parameters()]
     return list(torch.autograd.grad((output * weights).sum(), wanted, materialize_grads=True))
+
+
+#: Every relative scheme on every backend that runs it.
+EVERYWHERE: list[tuple[Built, str]] = [(built, backend) for built in RELATIVE for backend in backends_of(built)]
+
+
+def place_of(pair: tuple[Built, str]) -> str:
+    """A test id."""
+    return f"{name_of(pair[0])}-{pair[1]}"

@@ -29,6 +29,7 @@ from torch.testing import assert_close
 
 import relpos
 from relpos import Positions
+from relpos.terms import DistanceBias
 
 every = pytest.mark.parametrize("built", ALL, ids=name_of)
 relative = pytest.mark.parametrize("built", RELATIVE, ids=name_of)
@@ -331,3 +332,14 @@ def test_rotary_in_a_list_rotates_the_content_product() -> None:
     inv_freq, _ = relpos.functional.rope_inv_freq(HEAD_DIM, dtype=torch.float64)
     turned = (relpos.functional.apply_rotary(x, place, inv_freq, "half") for x in (query, key))
     assert_close(relpos.attention(query, key, value, [rope, t5]), relpos.attention(*turned, value, t5), **EXACT)
+
+
+@distance
+def test_what_a_bias_says_of_near_keys_is_what_it_says_of_all(built: Built) -> None:
+    for term in build(built).terms(Positions.arange(1)):
+        if isinstance(term, DistanceBias) and term.near is not None:
+            near = term.near(torch.float64)
+            reach = near.shape[1] // 2
+            far = torch.arange(-3 * reach, 3 * reach + 1)
+            assert torch.equal(term.values(far, torch.float64), near[:, far.clamp(-reach, reach) + reach])
+            assert torch.equal(near, term.values(torch.arange(-reach, reach + 1), torch.float64))

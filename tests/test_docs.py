@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conformance import EVERYWHERE
 
 import relpos
 from relpos.schemes import SCHEMES
@@ -45,10 +46,16 @@ def test_the_tables_are_the_committed_results(page: str, rule: str) -> None:
         assert f"| {trial['config']['scheme']} | {' | '.join(cells)} |" in text
 
 
+def test_the_fast_backend_runs_what_the_docs_say() -> None:
+    (said,) = re.findall(r"Backend `sdpa`.*?: (.*), and lists of them", (ROOT / "docs/schemes.md").read_text())
+    runs = {built[0] for built, backend in EVERYWHERE if backend == "sdpa" and not built[1]}
+    assert set(re.findall(r"`(\w+)`", said)) == runs
+
+
 def test_every_reported_case_has_its_test() -> None:
     ids = re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs/cases.md").read_text(), re.MULTILINE)
     tests = "\n".join(path.read_text() for path in (ROOT / "tests/cases").glob("test_*.py"))
-    assert len(ids) == 47
+    assert len(ids) == 49
     assert [case for case in ids if f"def test_{case.lower()}_" not in tests] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +82,46 @@ def test_to_moves_everything() -> None:
     moved = Positions.packed(torch.tensor([0, 2, 3])).to(torch.device("meta"))
     assert moved.query_document is not None
     assert {x.device.type for x in (moved.query, moved.key, moved.query_document)} == {"meta"}
+
+
+CONSTRUCTED = {
+    "square": Positions.arange(4),
+    "cached": Positions.arange(2, 5),
+    "started": Positions.arange(3, 5, -2),
+    "one start": Positions.arange(3, 5, torch.tensor(7)),
+    "starts": Positions.arange(3, 5, torch.tensor([1, 8])),
+    "packed": Positions.packed(torch.tensor([0, 2, 2, 5])),
+    "explicit": Positions.explicit(torch.tensor([7, 8]), torch.tensor([5, 6, 7])),
+    "explicit rows": Positions.explicit(torch.tensor([[7, 8], [0, 1]]), torch.tensor([[5, 6], [5, 6]])),
+    "left padded": Positions.from_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]])),
+    "ids": Positions.from_position_ids(torch.tensor([0, 1, 2, 0, 1, 5, 6])),
+    "masked ids": Positions.from_position_ids(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 1, 0, 1]])),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTED)
+def test_an_offset_makes_a_distance_a_place_in_memory(name: str) -> None:
+    positions = CONSTRUCTED[name]
+    offset = positions.offset
+    assert offset is not None
+    places = torch.arange(positions.key_len) - torch.arange(positions.query_len)[:, None]
+    expected = places + (offset if isinstance(offset, int) else offset[:, None, None])
+    distance, same = positions.distance(), positions.same_document()
+    agree = distance == expected
+    assert agree.all() if same is None else agree[same].all()
+    moved = positions.to(torch.device("meta")).offset
+    assert moved == offset if isinstance(offset, int) else moved is not None and moved.is_meta
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        Positions.explicit(torch.tensor([0, 2]), torch.tensor([0, 1])),
+        Positions.explicit(torch.tensor([1, 0]), torch.tensor([0, 1])),
+        Positions.explicit(torch.tensor([[0, 1]]), torch.tensor([[0, 1], [4, 4]])),
+        Positions.from_mask(torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]])),
+        Positions(torch.arange(3), torch.arange(3)),
+    ],
+)
+def test_no_offset_where_there_is_none_or_nobody_looked(positions: Positions) -> None:
+    assert positions.offset is None

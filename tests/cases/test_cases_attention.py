@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +34,45 @@ def biased(kind: str, heads: int) -> relpos.Scheme:
 def tolerance(dtype: torch.dtype) -> float:
     """Rounding of outputs of about one, in a sum over a few dozen keys."""
     return 32 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_k1_a_fast_path_trains_the_table(is_causal: bool, backend: str) -> None:
+    """No gradient through the bias, so T5 tables cannot be trained."""
+    scheme = relpos.T5Bias(3, num_buckets=8, max_distance=16, scale=None)
+    nn.init.normal_(scheme.table)
+    inputs = [torch.randn(2, 3, 9, 16, requires_grad=True) for _ in range(3)]
+    dense = scheme.bias(9)
+    if is_causal:
+        dense = dense.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+    scores = inputs[0] @ inputs[1].mT / 4 + dense
+    expected = torch.autograd.grad((scores.softmax(-1) @ inputs[2]).sin().sum(), [scheme.table, *inputs])
+    output = relpos.attention(*inputs, scheme, is_causal=is_causal, backend=backend)
+    got = torch.autograd.grad(output.sin().sum(), [scheme.table, *inputs])
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.0, atol=1e-6)
+    assert (got[0][:, 4] == 0).all()  # the row that a bidirectional table never uses: a zero, not nothing
+
+
+def extra_peak(length: int, kind: str, is_causal: bool) -> tuple[int, int]:
+    """Bytes that a training step holds at most beyond its inputs, and its largest single allocation."""
+    scheme = biased(kind, 8)
+    inputs = [torch.randn(1, 8, length, 16, requires_grad=True) for _ in range(3)]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        relpos.attention(*inputs, scheme, is_causal=is_causal).sum().backward()
+    events = profile.profiler.kineto_results.events()
+    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    return max(itertools.accumulate(sizes)), max(sizes)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kind", ["t5", "alibi", "shaw_bias"])
+def test_k4_memory_grows_with_the_length_and_not_its_square(kind: str, is_causal: bool) -> None:
+    """A bias of heads x L x L: stride overflow at 8k, or out of memory."""
+    (small, _), (large, largest) = (extra_peak(length, kind, is_causal) for length in (2048, 4096))
+    assert large <= 2.6 * small
+    assert largest < 4096 * 4096  # bytes: a quarter of one head's scores
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -116,13 +116,16 @@ def test_g4_segments_with_memory_equal_one_pass(built: Built, segments: list[int
 
 @pytest.mark.parametrize("scheme", [None, relpos.NoPE(), relpos.T5Bias(1), relpos.ShawBias(1, 3), relpos.Rotary(4)])
 @pytest.mark.parametrize(("queries", "keys"), [(2, 5), (1, 3), (4, 4), (3, 9)])
-def test_g5_causal_attention_ends_at_the_last_key(queries: int, keys: int, scheme: relpos.Scheme | None) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_g5_causal_attention_ends_at_the_last_key(
+    backend: str, queries: int, keys: int, scheme: relpos.Scheme | None
+) -> None:
     """is_causal anchors at the top left: with a cache, the history is masked out."""
     query, key = torch.zeros(1, 1, queries, 4), torch.zeros(1, 1, keys, 4)
     value = torch.arange(1.0, keys + 1)[:, None].expand(1, 1, keys, 4)
 
     def averages(positions: relpos.Positions | None) -> list[float]:
-        out = relpos.attention(query, key, value, scheme, is_causal=True, positions=positions)
+        out = relpos.attention(query, key, value, scheme, is_causal=True, positions=positions, backend=backend)
         numbers: list[float] = out[0, 0, :, 0].tolist()
         return numbers
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conformance import EMBED_DIM, HEADS, RELATIVE, Built, build, name_of, tensors
+from conformance import EMBED_DIM, EVERYWHERE, HEADS, RELATIVE, Built, build, name_of, place_of, tensors
 from torch import Tensor, nn
 
 import relpos
@@ -51,6 +51,24 @@ def test_m1_a_row_that_sees_nothing_is_zero(built: Built, blind: list[int]) -> N
         assert gradient is not None
         assert wanted is not None
         torch.testing.assert_close(gradient, wanted, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("place", EVERYWHERE, ids=place_of)
+def test_m1_a_row_that_only_a_window_and_padding_blind_is_zero(place: tuple[Built, str]) -> None:
+    """The same on every backend, where no matrix says so: row 2 sees itself alone, and it is padding."""
+    scheme, keep = build(place[0]), torch.tensor([[True, True, False, True]]).expand(2, -1)
+    positions = torch.arange(4)
+    mask = (positions == positions[:, None]) & keep[:1]
+    results = []
+    for call in ({"window": 0, "key_mask": keep, "backend": place[1]}, {"attn_mask": mask, "backend": "reference"}):
+        leaves = [tensor.requires_grad_() for tensor in tensors(query_len=4)]
+        output = relpos.attention(*leaves, scheme, **call)
+        wanted = [*leaves, *scheme.parameters()]
+        results.append([output, *torch.autograd.grad(output.sin().sum(), wanted, materialize_grads=True)])
+    assert (results[0][0][:, :, 2] == 0.0).all()
+    assert all((gradient[:, :, 2] == 0.0).all() for gradient in results[0][1:4])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.0, atol=EXACT)
 
 
 def test_m1_a_padded_row_of_the_batch_leaves_the_others_alone() -> None:
@@ -144,18 +162,18 @@ def test_m5_a_learned_bias_does_not_lift_the_mask(kind: str, size: float) -> Non
 
 @pytest.mark.parametrize("where", ["key", "value", "query", "all"])
 @pytest.mark.parametrize(("side", "garbage"), [("left", math.inf), ("right", math.nan)])
-@every_relative_scheme
-def test_m6_padding_may_hold_anything(built: Built, garbage: float, side: str, where: str) -> None:
+@pytest.mark.parametrize("place", EVERYWHERE, ids=place_of)
+def test_m6_padding_may_hold_anything(place: tuple[Built, str], garbage: float, side: str, where: str) -> None:
     """NaN or inf in padded keys or values leaks through 0 * NaN."""
-    scheme = build(built)
+    scheme, backend = build(place[0]), place[1]
     query, key, value = tensors()
     keep = padding(side, [2, 3], 6)
-    clean = relpos.attention(query, key, value, scheme, key_mask=keep)
+    clean = relpos.attention(query, key, value, scheme, key_mask=keep, backend=backend)
     dirty = [
-        tensor.masked_fill(~keep[:, None, :, None], garbage) if where in (place, "all") else tensor
-        for place, tensor in (("query", query), ("key", key), ("value", value))
+        tensor.masked_fill(~keep[:, None, :, None], garbage) if where in (name, "all") else tensor
+        for name, tensor in (("query", query), ("key", key), ("value", value))
     ]
-    got = relpos.attention(dirty[0], dirty[1], dirty[2], scheme, key_mask=keep)
+    got = relpos.attention(dirty[0], dirty[1], dirty[2], scheme, key_mask=keep, backend=backend)
     real = keep[:, None, :, None].expand_as(got)
     assert torch.equal(got[real], clean[real])
 

@@ -105,7 +105,9 @@ def _flex(work: Work, scheme: Scheme) -> Attend | str:
     blocks = None
     if work.is_causal and work.queries > 1:
         blocks = create_block_mask(lambda b, h, i, j: j <= i + start, 1, 1, work.queries, work.length, device="cpu")
-    compiled = torch.compile(flex_attention, dynamic=False)
+    # Without a fresh start the compiler gives up after eight works, and what then runs is not what anybody means.
+    torch.compiler.reset()
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     distance = torch.arange(1 - work.length, work.length)
     (term,) = scheme.terms(relpos.Positions.arange(1))
     assert isinstance(term, relpos.terms.DistanceBias)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from relpos.backends.call import Call
 from relpos.backends.sdpa import flash
+from relpos.backends.sdpa.direct import direct
 from relpos.backends.sdpa.inputs import Inputs, wide
 from relpos.backends.sdpa.operator import distance_attention
-from relpos.backends.sdpa.step import is_step, step
 from relpos.backends.sdpa.table import distance_table
 from relpos.terms import DistanceBias, KeyBias, Rotation
 
@@ -70,7 +70,8 @@ def run(call: Call) -> Float[Tensor, "B H Tq D"]:
         ahead=ahead,
         scale=call.scale,
     )
-    return step(inputs) if is_step(inputs) else distance_attention(inputs)
+    output = direct(inputs)
+    return distance_attention(inputs) if output is None else output
 
 
 def _key_bias(call: Call) -> Float[Tensor, "b H Tk"] | None:

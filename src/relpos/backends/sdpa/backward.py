@@ -29,7 +29,8 @@ def _without_biases(grad_output: Tensor, output: Tensor, logsumexp: Tensor, inpu
     sums: tuple[Tensor, Tensor, Tensor] | None = None
     masks = Masks(inputs)
     # Every tile adds to the gradients of all its keys, so that few large ones are better than many.
-    for tile in inputs.tiles(max(ROWS, query.shape[2] // 8), whole=True):
+    for whole in inputs.tiles(max(ROWS, query.shape[2] // 8), whole=True):
+        tile, mask = masks.with_tile(whole)
         of_query, of_key, of_value = flash.backward(
             tile.queries(grad_output),
             tile.queries(query),
@@ -37,7 +38,7 @@ def _without_biases(grad_output: Tensor, output: Tensor, logsumexp: Tensor, inpu
             tile.keys(value),
             tile.queries(output),
             tile.queries(logsumexp),
-            masks.of(tile),
+            mask,
             tile.is_causal,
             inputs.scale,
         )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,12 +45,9 @@ def bias_backward(
         key_bias=zeros_for(inputs.key_bias, of_key_bias, query),
     )
     scratch, masks = _Scratch(query, len(grads.table) > 1), Masks(inputs, LOG2_E)
-    for tile in inputs.tiles(ROWS, whole=False):
-        mask = masks.of(tile)
+    for whole in inputs.tiles(ROWS, whole=False):
+        tile, mask = masks.with_tile(whole)
         assert mask is not None
-        if tile.is_reversed and tile.rows.stop - tile.rows.start > 1:
-            # Several rows share the mask: turning it takes less time than turning what they do not share.
-            mask, tile = mask.flip(2), replace(tile, is_reversed=False)
         _add_tile(tile, inputs, mask, (query, key, value, grad_output, inner, logsumexp), grads, scratch)
     return grads._replace(
         query=_as_input(grads.query, inputs.query),

@@ -22,9 +22,10 @@ def forward(inputs: Inputs, keep_sums: bool = True) -> tuple[Tensor, Tensor | No
     output = None
     kept = query.new_zeros(query.shape[:3], dtype=wide(query.dtype)) if keep_sums else None
     masks = Masks(inputs)
-    for tile in inputs.tiles(ROWS, whole=True):
+    for whole in inputs.tiles(ROWS, whole=True):
+        tile, mask = masks.with_tile(whole)
         rows, sums = flash.forward(
-            tile.queries(query), tile.keys(key), tile.keys(value), masks.of(tile), tile.is_causal, inputs.scale
+            tile.queries(query), tile.keys(key), tile.keys(value), mask, tile.is_causal, inputs.scale
         )
         if kept is not None:
             kept[tile.rows, :, tile.query_rows] = tile.turn(sums)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,8 @@ from relpos.backends.tiles import Tile, of_rows
 NEGLIGIBLE = 2.0**-60, 2.0**-120
 #: Queries from which on it pays to look for them.
 MANY = 16
+#: Queries up to which a mask may be turned, so that it stays small beside a sequence.
+SHORT = 256
 
 
 class Masks:
@@ -36,6 +39,18 @@ class Masks:
             table, key_bias = (None if x is None else x * unit for x in (inputs.table, inputs.key_bias))
             inputs = inputs._replace(table=table, key_bias=key_bias, scale=inputs.scale * unit)
         self.inputs = inputs
+
+    def with_tile(self, tile: Tile) -> tuple[Tile, Float[Tensor, "b H q k"] | None]:
+        """The tile with its mask, which is turned in place of the queries where they are more than it is.
+
+        A short tile of many batch rows has a small mask for all of them, and many queries, outputs and gradients.
+        """
+        mask = self.of(tile)
+        rows, width = tile.rows.stop - tile.rows.start, self.inputs.query.shape[3]
+        is_short = tile.end - tile.first <= SHORT and tile.high - tile.low <= 2 * rows * width
+        if mask is None or len(mask) > 1 or rows == 1 or not tile.is_reversed or not is_short:
+            return tile, mask
+        return replace(tile, is_reversed=False), mask.flip(2)
 
     def of(self, tile: Tile) -> Float[Tensor, "b H q k"] | None:
         """What to add to the scores of the tile's turned rows; None for nothing."""

@@ -92,18 +92,10 @@ torch.library.register_autograd(f"{NAME}_backward", _no_second_gradient)
 
 
 def distance_attention(inputs: Inputs) -> Tensor:
-    """The output, by the operator, or at once where nothing is recorded."""
-    if is_recorded(inputs):
+    """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if recorded or torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
         output: Tensor = torch.ops.relpos.distance_attention(*inputs)[0]
         return output
     return forward(inputs, keep_sums=False)[0]
-
-
-def is_recorded(inputs: Inputs) -> bool:
-    """Whether the call becomes part of a graph: for a gradient, for the compiler, or for another kind of tensor."""
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    return (
-        torch.compiler.is_compiling()
-        or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
-        or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
-    )
