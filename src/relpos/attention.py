@@ -143,6 +143,7 @@ def attention(
     r"""Scaled dot product attention with a position scheme; arguments as in torch where the names are the same.
 
         score  = scale * (rotated query . key, with gain, + query x distance + key x distance) + distance bias
+                 + key bias
         output = softmax(score) @ (value + value x distance)
 
     Args:
@@ -166,9 +167,12 @@ def attention(
         nothing gives zeros and zero gradients. Keys that no query of their batch row may see have no influence, also
         where they hold inf or NaN.
 
-    Numerics: the reference backend computes in float32 (float64 for float64) and rounds once.
-    Cost: that of the backend; `relpos.explain` with the same arguments names it. Reference: `B H Tq Tk` numbers.
+    Numerics: the reference backend computes in float32 (float64 for float64) and rounds once. The sdpa backend computes
+        as torch's own attention: bias and sums in float32, probabilities rounded to the dtype of the query.
+    Cost: that of the backend; `relpos.explain` with the same arguments names it. Sdpa: memory linear in the length,
+        time near that of attention without a bias (benchmarks/README.md). Reference: `B H Tq Tk` numbers.
     Raises: ValueError and TypeError for what cannot be meant; BackendRefused where a named backend cannot run.
+        A gradient of a gradient needs `backend="reference"`; from sdpa it is a RuntimeError in the backward pass.
 
     >>> import relpos
     >>> q = k = v = torch.randn(1, 8, 16, 64)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from relpos.bench.agree import given
-from relpos.bench.rivals import contenders
+from relpos.bench.rivals import LIMIT, contenders
 from relpos.bench.work import Work
 
 STATUS, RESET, TOTAL = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
@@ -24,7 +24,8 @@ def extra_peak(work: Work, contender: str) -> int | str:
     """Bytes that one call takes beyond its inputs, or why nobody knows."""
     if not RESET.exists():
         return "this system does not tell a process its peak memory"
-    if not contender.startswith("relpos sdpa") and 3 * 4 * work.batch * work.heads * work.length**2 > _available():
+    is_linear = contender in (LIMIT, "relpos sdpa")
+    if not is_linear and 3 * 4 * work.batch * work.heads * work.length**2 > _available():
         return "scores, bias and mask of all pairs would not fit into this machine's memory"
     command = [sys.executable, "-m", "relpos.bench.memory", json.dumps(work.to_json()), contender]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module

@@ -24,7 +24,10 @@ class Timing:
 def interleaved(
     functions: Mapping[str, Callable[[], object]], least: int = LEAST, seconds: float = SECONDS
 ) -> dict[str, Timing]:
-    """Time every function in every round, after one that does not count."""
+    """Time every function in every round, after one that does not count; each round begins with another one.
+
+    Who comes after whom matters: caches and the heap are as the last one left them.
+    """
     for function in functions.values():
         function()
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -32,9 +35,10 @@ def interleaved(
     for number in range(MOST):
         if number >= least and time.perf_counter() - begun > seconds:
             break
-        for name, function in functions.items():
+        names = list(functions)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
             start = time.perf_counter()
-            function()
+            functions[name]()
             times[name].append(time.perf_counter() - start)
     return {name: _summary(seconds_each) for name, seconds_each in times.items()}
 
