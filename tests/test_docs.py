@@ -10,6 +10,7 @@ import pytest
 from conformance import EVERYWHERE
 
 import relpos
+from relpos.bench import Work
 from relpos.schemes import SCHEMES
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +45,29 @@ def test_the_tables_are_the_committed_results(page: str, rule: str) -> None:
         scores = [score["perplexity"] for score in trial["scores"] if score["rule"] == rule]
         cells = ["undefined" if perplexity is None else f"{perplexity:.2f}" for perplexity in scores]
         assert f"| {trial['config']['scheme']} | {' | '.join(cells)} |" in text
+
+
+def test_the_benchmark_tables_are_the_committed_results() -> None:
+    """Every work and every peak of the file stands in the contract's tables; the README's rows are among them."""
+    contract = (ROOT / "benchmarks/README.md").read_text()
+    data = json.loads((ROOT / "benchmarks/results/xeon-2-cores.json").read_text())
+    rows = {}
+    for entry in data["works"]:
+        limit, *others = entry["entries"]
+        work, cells = str(Work(**entry["work"])), []
+        for other in others:
+            cells.append("-" if other["ratio"] is None else f"{other['ratio']:.2f}")
+        rows[work] = cells
+        assert f"| {work} | {1000 * limit['timing']['median']:.2f} | {' | '.join(cells)} |" in contract
+    for peak in data["memory"]:
+        if peak["bytes"] is not None:
+            assert f"| {Work(**peak['work'])} | {peak['contender']} | {peak['bytes'] / 2**20:.0f} |" in contract
+    said = re.findall(r"^\| ((?:forward|train|decode) .*?) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(said) >= 5
+    for work, cells in said:
+        ours, _, *rivals = rows[work]
+        assert cells.split(" | ") == [ours, *rivals]
+    assert "{{" not in contract
 
 
 def test_the_fast_backend_runs_what_the_docs_say() -> None:
