@@ -12,7 +12,7 @@ from typing import Any
 
 import relpos
 
-STEPS = 160
+STEPS = 320
 OPTIONS = f"--schemes t5,learned --length 16 --multiples 1,2 --steps {STEPS} --size tiny --threads 1".split()
 
 
