@@ -12,7 +12,7 @@ from typing import Any
 
 import relpos
 
-STEPS = 320
+STEPS = 640
 OPTIONS = f"--schemes t5,learned --length 16 --multiples 1,2 --steps {STEPS} --size tiny --threads 1".split()
 
 
@@ -56,7 +56,7 @@ def test_kill_at_random_moments_and_ctrl_c(text: str, tmp_path: Path) -> None:
         before = checkpoints(folder)
         process = start(text, folder)
         wait_for_training(process, folder, len(list(folder.rglob("events.out.tfevents.*"))))
-        time.sleep(chance.uniform(0.0, 0.8))
+        time.sleep(chance.uniform(0.0, 0.5))
         process.send_signal(signal_number)
         _, errors = process.communicate(timeout=100)
         if process.returncode == -signal.SIGKILL:
