@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,13 @@ def tensors(
     query = torch.randn(batch, heads, query_len, HEAD_DIM, dtype=torch.float64, generator=generator)
     key, value = torch.randn(2, batch, groups, key_len, HEAD_DIM, dtype=torch.float64, generator=generator)
     return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def allocations(work: Callable[[], object]) -> list[int]:
+    """Bytes of every allocation (positive) and release (negative) of `work`, torch's kernels included, in order."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        work()
+    return [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
 
 
 def gradients(output: Tensor, inputs: Sequence[Tensor], scheme: Scheme) -> list[Tensor]:

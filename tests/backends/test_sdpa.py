@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conformance import HEAD_DIM, HEADS, RELATIVE, Built, build, gradients, name_of, tensors
+from conformance import HEAD_DIM, HEADS, RELATIVE, Built, allocations, build, gradients, name_of, tensors
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -295,13 +295,6 @@ def test_garbage_that_nobody_sees_stays_out() -> None:
             for mine, theirs in zip(*results, strict=True):
                 assert mine.isfinite().all()
                 assert torch.equal(mine, theirs)
-
-
-def allocations(work: Callable[[], object]) -> list[int]:
-    """Bytes of every allocation (positive) and release (negative) of `work`, torch's kernels included, in order."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        work()
-    return [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
 
 
 def training_step(length: int, built: Built, heads: int = 8, **call: object) -> Callable[[], object]:

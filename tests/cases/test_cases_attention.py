@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from conformance import allocations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,10 +63,7 @@ def extra_peak(length: int, kind: str, is_causal: bool) -> tuple[int, int]:
     """Bytes that a training step holds at most beyond its inputs, and its largest single allocation."""
     scheme = biased(kind, 8)
     inputs = [torch.randn(1, 8, length, 16, requires_grad=True) for _ in range(3)]
-    with torch.profiler.profile(profile_memory=True) as profile:
-        relpos.attention(*inputs, scheme, is_causal=is_causal).sum().backward()
-    events = profile.profiler.kineto_results.events()
-    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    sizes = allocations(lambda: relpos.attention(*inputs, scheme, is_causal=is_causal).sum().backward())
     return max(itertools.accumulate(sizes)), max(sizes)
 
 

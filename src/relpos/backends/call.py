@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -80,35 +80,20 @@ class Call:
         """
         parts: list[Tensor] = []
         if self.is_causal or self.window is not None:
-            distance = _with_batch(self.positions.distance())
-            if self.is_causal:
-                parts.append(distance <= 0)
-            if self.window is not None:
-                back, ahead = self.window
-                parts.append((distance >= -back) & (distance <= ahead))
-        same_document = self.positions.same_document()
-        if same_document is not None:
-            parts.append(_with_batch(same_document))
+            distance, (back, ahead) = _with_batch(self.positions.distance()), self.band()
+            parts.append((distance >= -back) & (distance <= ahead))
+        query_document, key_document = self.documents()
+        shown = replace(self.positions, query_document=query_document, key_document=key_document).same_document()
+        if shown is not None:
+            parts.append(_with_batch(shown))
         if self.attn_mask is not None:
             parts.append(self.attn_mask if self.attn_mask.dim() == 4 else self.attn_mask[None, None])
-        if self.key_mask is not None:
-            parts.append(self.key_mask[:, None, None, :])
-        if self.lengths is not None:
-            parts += self._within_lengths(self.lengths)
         if not parts:
             return None
         both = parts[0]
         for part in parts[1:]:
             both = both & part
         return both.expand(*both.shape[:2], self.query.shape[2], self.key.shape[2])
-
-    def _within_lengths(self, lengths: Int[Tensor, " B"]) -> list[Tensor]:
-        ends = lengths[:, None, None, None]
-        query_len, key_len = self.query.shape[2], self.key.shape[2]
-        keys = torch.arange(key_len, device=lengths.device) < ends
-        if query_len != key_len:
-            return [keys]
-        return [keys, torch.arange(query_len, device=lengths.device)[:, None] < ends]
 
 
 def _with_batch(pairs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from relpos.bench.agree import given
-from relpos.bench.rivals import LIMIT, contenders
+from relpos.bench.rivals import Contender, contenders
 from relpos.bench.work import Work
 
 STATUS, RESET, TOTAL = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
@@ -24,7 +24,7 @@ def extra_peak(work: Work, contender: str) -> int | str:
     """Bytes that one call takes beyond its inputs, or why nobody knows."""
     if not RESET.exists():
         return "this system does not tell a process its peak memory"
-    is_linear = contender in (LIMIT, "relpos sdpa")
+    is_linear = _by_name(contender).longest is None
     if not is_linear and 3 * 4 * work.batch * work.heads * work.length**2 > _available():
         return "scores, bias and mask of all pairs would not fit into this machine's memory"
     command = [sys.executable, "-m", "relpos.bench.memory", json.dumps(work.to_json()), contender]
@@ -34,8 +34,11 @@ def extra_peak(work: Work, contender: str) -> int | str:
     return int(done.stdout)
 
 
-def _call(work: Work, name: str) -> None:
-    contender = next(one for one in contenders() if one.name == name)
+def _by_name(name: str) -> Contender:
+    return next(contender for contender in contenders() if contender.name == name)
+
+
+def _call(work: Work, contender: Contender) -> None:
     scheme = work.build()
     attend = contender.prepare(work, scheme)
     if isinstance(attend, str):
@@ -64,12 +67,12 @@ def _field(path: Path, field: str) -> int:
 
 def main() -> None:
     """One measurement, printed in bytes."""
-    work, name = Work(**json.loads(sys.argv[1])), sys.argv[2]
+    work, contender = Work(**json.loads(sys.argv[1])), _by_name(sys.argv[2])
     warm = replace(work, length=64)
-    attend = next(one for one in contenders() if one.name == name).prepare(warm, warm.build())
+    attend = contender.prepare(warm, warm.build())
     if not isinstance(attend, str):
         attend(*warm.inputs())
-    _call(work, name)
+    _call(work, contender)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import relpos
-from relpos.bench.work import Work
+from relpos.bench.work import Work, distance_bias
 from relpos.schemes import ALiBi, Scheme, T5Bias
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -109,9 +109,7 @@ def _flex(work: Work, scheme: Scheme) -> Attend | str:
     torch.compiler.reset()
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     distance = torch.arange(1 - work.length, work.length)
-    (term,) = scheme.terms(relpos.Positions.arange(1))
-    assert isinstance(term, relpos.terms.DistanceBias)
-    values = term.values
+    values = distance_bias(scheme).values
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         table = values(distance, torch.float32)

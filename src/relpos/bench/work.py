@@ -12,6 +12,7 @@ from torch import Tensor
 import relpos
 from relpos import errors
 from relpos.schemes import Scheme
+from relpos.terms import DistanceBias
 
 Task = Literal["forward", "train", "decode"]
 TASKS: tuple[Task, ...] = ("forward", "train", "decode")
@@ -91,10 +92,15 @@ class Work:
         """The dense bias `[H, rows, Tk]`, -inf where a causal query may not see, for these query rows or all."""
         rows = torch.arange(self.queries) if rows is None else rows
         distance = torch.arange(self.length) - (rows[:, None] + self.length - self.queries)
-        (term,) = scheme.terms(relpos.Positions.arange(1))
-        assert isinstance(term, relpos.terms.DistanceBias)
-        dense = term.values(distance, dtype)
+        dense = distance_bias(scheme).values(distance, dtype)
         return dense.masked_fill(distance > 0, -math.inf) if self.is_causal else dense
+
+
+def distance_bias(scheme: Scheme) -> DistanceBias:
+    """The one thing that a scheme which can be timed adds."""
+    (term,) = scheme.terms(relpos.Positions.arange(1))
+    assert isinstance(term, DistanceBias)
+    return term
 
 
 def _default() -> tuple[Work, ...]:

@@ -37,10 +37,11 @@ def direct(inputs: Inputs) -> Float[Tensor, "B H Tq D"] | None:
         tile = tiles[0]
         if (tile.first, tile.end, tile.low, tile.high, tile.seen) != (0, query_len, 0, key_len, None):
             return None
-        tile, mask = Masks(inputs).with_tile(tile)
-        is_causal = tile.is_causal
-        if tile.is_reversed:
+        masks = Masks(inputs)
+        if tile.is_reversed and not masks.is_turned(tile):
             return None
+        tile, mask = masks.with_tile(tile)
+        is_causal = tile.is_causal
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=is_causal, scale=inputs.scale, enable_gqa=grouped

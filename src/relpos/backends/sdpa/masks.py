@@ -46,11 +46,16 @@ class Masks:
         A short tile of many batch rows has a small mask for all of them, and many queries, outputs and gradients.
         """
         mask = self.of(tile)
-        rows, width = tile.rows.stop - tile.rows.start, self.inputs.query.shape[3]
-        is_short = tile.end - tile.first <= SHORT and tile.high - tile.low <= 2 * rows * width
-        if mask is None or len(mask) > 1 or rows == 1 or not tile.is_reversed or not is_short:
+        if mask is None or not self.is_turned(tile):
             return tile, mask
         return replace(tile, is_reversed=False), mask.flip(2)
+
+    def is_turned(self, tile: Tile) -> bool:
+        """Whether `with_tile` turns the mask of this tile."""
+        rows, width = tile.rows.stop - tile.rows.start, self.inputs.query.shape[3]
+        is_shared = all(bias is None or len(bias) == 1 for bias in (self.inputs.table, self.inputs.key_bias))
+        is_short = tile.end - tile.first <= SHORT and tile.high - tile.low <= 2 * rows * width
+        return tile.is_reversed and rows > 1 and is_shared and is_short
 
     def of(self, tile: Tile) -> Float[Tensor, "b H q k"] | None:
         """What to add to the scores of the tile's turned rows; None for nothing."""
