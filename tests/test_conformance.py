@@ -335,11 +335,44 @@ def test_rotary_in_a_list_rotates_the_content_product() -> None:
 
 
 @distance
-def test_what_a_bias_says_of_near_keys_is_what_it_says_of_all(built: Built) -> None:
-    for term in build(built).terms(Positions.arange(1)):
-        if isinstance(term, DistanceBias) and term.near is not None:
-            near = term.near(torch.float64)
-            reach = near.shape[1] // 2
-            far = torch.arange(-3 * reach, 3 * reach + 1)
-            assert torch.equal(term.values(far, torch.float64), near[:, far.clamp(-reach, reach) + reach])
-            assert torch.equal(near, term.values(torch.arange(-reach, reach + 1), torch.float64))
+def test_what_a_bias_says_of_a_run_of_distances_is_what_it_says_of_each(built: Built) -> None:
+    scheme = build(built)
+    for term in scheme.terms(Positions.arange(1)):
+        if isinstance(term, DistanceBias) and term.between is not None:
+            # Near, far, one side only, grown and shrunk again, and in another dtype: what is kept must fit all.
+            for dtype in (torch.float64, torch.float32, torch.float64):
+                for first, end in ((-3, 4), (-60, 1), (5, 9), (1000, 1003), (-2, 90), (0, 1), (-1003, -1000)):
+                    expected = term.values(torch.arange(first, end), dtype)
+                    assert torch.equal(term.between(first, end, dtype), expected)
+
+
+def test_what_is_kept_of_a_bias_follows_its_configuration() -> None:
+    alibi = relpos.ALiBi(4)
+    before = alibi.terms(Positions.arange(1))[0]
+    assert isinstance(before, DistanceBias)
+    assert before.between is not None
+    first = before.between(-5, 6, torch.float32).clone()
+    alibi.bias_scale = 2.0
+    assert torch.equal(before.between(-5, 6, torch.float32), 2 * first)
+    x = torch.randn(1, 2, 6, 8)
+    whole, part = relpos.ALiBi(4), relpos.ALiBi(4)
+    relpos.attention(torch.randn(1, 4, 6, 8), *[torch.randn(1, 4, 6, 8)] * 2, part, is_causal=True)
+    got = relpos.attention(x, x, x, part.heads(2, 4), is_causal=True)
+    expected = relpos.attention(x, x, x, whole.heads(2, 4), is_causal=True, backend="reference")
+    torch.testing.assert_close(got, expected)
+
+
+def test_what_is_kept_was_made_outside_inference_mode() -> None:
+    t5, x = relpos.T5Bias(4), torch.randn(1, 4, 6, 8)
+    with torch.inference_mode():
+        relpos.attention(x, x, x, t5)
+    relpos.attention(x, x, x, t5).sum().backward()
+    assert t5.table.grad is not None
+
+
+def test_what_is_kept_stays_behind() -> None:
+    t5, x = relpos.T5Bias(4), torch.randn(1, 4, 600, 8)
+    fresh = len(pickle.dumps(t5))
+    relpos.attention(x, x, x, t5)
+    assert len(pickle.dumps(t5)) == fresh
+    assert copy.deepcopy(t5).state_dict().keys() == {"table"}

@@ -64,6 +64,8 @@ def check_masks(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, key_mask: Tensor | None, lengths: Tensor | None
 ) -> None:
     """Masks: boolean, of the shapes that the tensors have, on their device."""
+    if attn_mask is None and key_mask is None and lengths is None:
+        return
     batch, heads, query_len, key_len = len(query), query.shape[1], query.shape[2], key.shape[2]
     for name, tensor in (("attn_mask", attn_mask), ("key_mask", key_mask), ("lengths", lengths)):
         if tensor is None:
@@ -103,8 +105,12 @@ def check_masks(
 
 def check_numbers(is_causal: bool, scale: float | None, dropout_p: float) -> None:
     """`is_causal`, `scale` and `dropout_p`."""
-    errors.flags(CALL, is_causal=is_causal)
-    errors.finite(CALL, dropout_p=dropout_p, **({} if scale is None else {"scale": scale}))
+    if is_causal is not True and is_causal is not False:
+        errors.flags(CALL, is_causal=is_causal)
+    if scale is not None:
+        errors.finite(CALL, scale=scale)
+    if type(dropout_p) is not float:
+        errors.finite(CALL, dropout_p=dropout_p)
     if not 0.0 <= dropout_p <= 1.0:
         raise errors.value(CALL, f"dropout_p={dropout_p}", "0 <= dropout_p <= 1", "pass a probability.")
 
@@ -124,8 +130,8 @@ def resolve_window(window: int | tuple[int, int] | None) -> tuple[int, int] | No
 
 def list_schemes(call: str, scheme: object, heads: int, width: int) -> list[Scheme]:
     """The schemes of an argument that may be one, several or None: relative ones, made for these heads."""
-    schemes = [] if scheme is None else list(scheme) if isinstance(scheme, Iterable) else [scheme]
-    for one in schemes:
+    found: list[Scheme] = []
+    for one in () if scheme is None else scheme if isinstance(scheme, Iterable) else (scheme,):
         if not isinstance(one, Scheme):
             given = one.__name__ if isinstance(one, type) else type(one).__name__
             raise errors.wrong_type(
@@ -142,7 +148,8 @@ def list_schemes(call: str, scheme: object, heads: int, width: int) -> list[Sche
                     f"{what}={given_size}",
                     f"build {name} for these heads; scheme.heads(start, stop) takes a slice of them.",
                 )
-    return [one for one in schemes if isinstance(one, Scheme)]
+        found.append(one)
+    return found
 
 
 def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:
@@ -162,7 +169,7 @@ def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:
 
 def check_terms(query: Tensor, value: Tensor, terms: Sequence[Term]) -> None:
     """One rotation at most, value vectors as wide as the values, and a key bias for every head and key."""
-    if sum(isinstance(term, Rotation) for term in terms) > 1:
+    if len(terms) > 1 and sum(isinstance(term, Rotation) for term in terms) > 1:
         raise errors.value(CALL, "two rotations", "at most one", "leave one Rotary out of the list.")
     for term in terms:
         if isinstance(term, ValueDistance) and term.table.shape[-1] != value.shape[-1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
@@ -50,10 +49,10 @@ def _call(
     schemes = arguments.list_schemes("attention", scheme, query.shape[1], query.shape[3])
     arguments.check_devices(query, schemes)
     if positions is None:
-        positions = Positions.arange(query.shape[2], key.shape[2])
+        positions = Positions.arange(query.shape[2], key.shape[2], device=query.device)
     else:
         arguments.check_positions(query, key, positions)
-    positions = positions.to(query.device)
+        positions = positions.to(query.device)
     terms = tuple(term for one in schemes for term in one.terms(positions))
     arguments.check_terms(query, value, terms)
     sides = arguments.resolve_window(window)
@@ -78,22 +77,25 @@ def _call(
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Inputs in the dtype that autocast gives torch's own attention: float64 stays as it is."""
-    device = tensors[0].device.type
-    if not _is_autocast(device):
+    if not _is_autocast(tensors[0]):
         return tensors
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
     castable = (torch.float32, torch.float16, torch.bfloat16)
     return tuple(tensor.to(dtype) if tensor.dtype in castable else tensor for tensor in tensors)
 
 
-def _no_autocast(call: Call) -> contextlib.AbstractContextManager[object]:
+def _without_autocast(compute: Callable[[Call], Tensor], call: Call) -> Tensor:
     """Inside, tables and probabilities keep the dtypes that the backend gives them."""
-    device = call.query.device.type
-    return torch.autocast(device, enabled=False) if _is_autocast(device) else contextlib.nullcontext()
+    if not _is_autocast(call.query):
+        return compute(call)
+    with torch.autocast(call.query.device.type, enabled=False):
+        return compute(call)
 
 
-def _is_autocast(device: str) -> bool:
-    return device != "meta" and torch.is_autocast_enabled(device)
+def _is_autocast(x: Tensor) -> bool:
+    if x.is_cpu:
+        return torch.is_autocast_enabled("cpu")
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def _scale(query: Tensor, schemes: list[Scheme], scale: float | None) -> float:
@@ -194,8 +196,7 @@ def attention(
         dropout_p=dropout_p,
         backend=backend,
     )
-    with _no_autocast(call):
-        return backends.run(call)
+    return _without_autocast(backends.run, call)
 
 
 @_with_arguments_of(_call)
@@ -207,8 +208,7 @@ def attention_weights(call: Call) -> Float[Tensor, "B H Tq Tk"]:
     [[1.0, 0.0], [0.5, 0.5]]
     """
     backends.choose(call)
-    with _no_autocast(call):
-        return reference.weights(call)
+    return _without_autocast(reference.weights, call)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -39,7 +40,13 @@ class Positions:
     offset: int | Int[Tensor, " b"] | None = None
 
     @classmethod
-    def arange(cls, query_len: int, key_len: int | None = None, query_start: int | Tensor | None = None) -> Positions:
+    def arange(
+        cls,
+        query_len: int,
+        key_len: int | None = None,
+        query_start: int | Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> Positions:
         """Keys at 0, 1, ..., `key_len - 1`; queries at `query_start`, `query_start + 1`, ...
 
         Args:
@@ -47,36 +54,54 @@ class Positions:
             key_len: number of keys; as many as queries if None.
             query_start: position of the first query: an int, a 0-d integer tensor, or one of shape `[B]` (a start for
                 each row of the batch). None puts the last query at the last key, `key_len - query_len`.
+            device: where the positions are; that of `query_start` where it is a tensor, else torch's default.
 
         >>> Positions.arange(1, 4).query.tolist()
         [3]
         """
         key_len = query_len if key_len is None else key_len
+        errors.whole("Positions.arange", query_len=query_len, key_len=key_len)
         for name, length in (("query_len", query_len), ("key_len", key_len)):
-            errors.whole("Positions.arange", **{name: length})
             if length < 0:
                 raise errors.value("Positions.arange", f"{name}={length}", f"{name} >= 0", "pass a length.")
+        anchored = query_start is not None or query_len == key_len
         start = key_len - query_len if query_start is None else query_start
-        if isinstance(start, Tensor):
-            errors.integers("Positions.arange", query_start=start)
-            if start.dim() > 1:
-                raise errors.value(
-                    "Positions.arange",
-                    f"query_start of shape {list(start.shape)}",
-                    "an int, a 0-d tensor, or one of shape [B]",
-                    "pass one start for each row of the batch.",
-                )
-            steps = torch.arange(query_len, device=start.device)
-            query, device = start.long()[..., None] + steps, start.device
-        elif isinstance(start, int) and not isinstance(start, bool):
-            query, device = torch.arange(start, start + query_len), None
-        else:
+        if isinstance(start, int) and not isinstance(start, bool):
+            return cls._counted((start, start + query_len), (0, key_len), anchored, device)
+        if not isinstance(start, Tensor):
             raise errors.wrong_type(
                 "Positions.arange", f"query_start={start!r}", "an int or an integer tensor", "pass a whole number."
             )
-        anchored = query_start is not None or query_len == key_len
-        offset = -start.long().reshape(-1) if isinstance(start, Tensor) else -start
-        return cls(query=query, key=torch.arange(key_len, device=device), anchored=anchored, offset=offset)
+        errors.integers("Positions.arange", query_start=start)
+        if start.dim() > 1:
+            raise errors.value(
+                "Positions.arange",
+                f"query_start of shape {list(start.shape)}",
+                "an int, a 0-d tensor, or one of shape [B]",
+                "pass one start for each row of the batch.",
+            )
+        start = start.long() if device is None else start.long().to(device)
+        query = start[..., None] + torch.arange(query_len, device=start.device)
+        key = torch.arange(key_len, device=start.device)
+        return cls(query=query, key=key, anchored=anchored, offset=-start.reshape(-1))
+
+    @classmethod
+    def _counted(
+        cls, query: tuple[int, int], key: tuple[int, int], anchored: bool, device: torch.device | str | None
+    ) -> Positions:
+        """Positions from first to before last, as tensors where somebody looks: a decoded token needs neither."""
+        self = cls.__new__(cls)
+        fields = {"query_document": None, "key_document": None, "anchored": anchored, "offset": key[0] - query[0]}
+        for name, field in (*fields.items(), ("_ranges", {"query": query, "key": key}), ("_device", device)):
+            object.__setattr__(self, name, field)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Counted positions, anew each time: a tensor made in inference mode must not be kept for training."""
+        ranges = vars(self).get("_ranges", {})
+        if name not in ranges:
+            raise AttributeError(f"'Positions' object has no attribute {name!r}")
+        return torch.arange(*ranges[name], device=vars(self)["_device"])
 
     @classmethod
     def packed(cls, cu_seqlens: Int[Tensor, " documents_plus_1"]) -> Positions:

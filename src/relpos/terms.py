@@ -41,24 +41,22 @@ class Rotation:
 class DistanceBias:
     """Adds `b[h, d]` to the score, unscaled.
 
-    `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`. Where all keys
-    past a distance k count alike, `near(dtype)` gives the `[H, 2k + 1]` numbers of distances -k to k, and nothing else
-    need be computed.
+    `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`.
+    `between(first, end, dtype)` gives `[H, end - first]`, those of distances `first` to `end - 1`, where a scheme has
+    a faster way to them.
     """
 
     values: Callable[[Int[Tensor, "*shape"], torch.dtype], Float[Tensor, "H *shape"]]
-    near: Callable[[torch.dtype], Float[Tensor, "H K"]] | None = None
+    between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]] | None = None
 
     @classmethod
-    def clipped(cls, near: Callable[[torch.dtype], Float[Tensor, "H K"]]) -> DistanceBias:
-        """The bias whose value at distance d is that at `clip(d, -k, k)`, from the numbers in between."""
+    def clipped(cls, reach: int, between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]]) -> DistanceBias:
+        """A bias whose value at distance d is that at `clip(d, -reach, reach)`."""
 
         def values(distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
-            numbers = near(dtype)
-            reach = numbers.shape[1] // 2
-            return lookup(numbers, distance.clamp(-reach, reach) + reach)
+            return lookup(between(-reach, reach + 1, dtype), distance.clamp(-reach, reach) + reach)
 
-        return cls(values, near)
+        return cls(values, between)
 
 
 @dataclass(frozen=True, eq=False)

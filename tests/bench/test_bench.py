@@ -98,11 +98,14 @@ def test_a_failure_of_our_own_is_no_reason_but_an_error(monkeypatch: pytest.Monk
         run_bench(SHORT[:1])
 
 
-def test_everybody_is_called_in_every_round() -> None:
+def test_everybody_is_called_in_every_round_and_nobody_always_after_the_same() -> None:
     calls: list[str] = []
-    timings = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, least=3, seconds=0.0)  # type: ignore[misc]
-    assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
-    assert all(timing.rounds == 3 and timing.low <= timing.median <= timing.high for timing in timings.values())
+    timings = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, least=9, seconds=0.0)  # type: ignore[misc]
+    rounds = ["".join(calls[start : start + 3]) for start in range(0, len(calls), 3)]
+    assert len(rounds) == 1 + 9
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len({one[one.index("b") - 1] for one in rounds if one[0] != "b"}) == 2
+    assert all(timing.rounds == 9 and timing.low <= timing.median <= timing.high for timing in timings.values())
 
 
 def test_memory_is_that_of_the_call_alone() -> None:

@@ -26,7 +26,9 @@ def choose(call: Call) -> str:
     """
     backend = call.backend
     if backend == "auto":
-        return next(name for name, module in BACKENDS.items() if not module.why_not(call))
+        for name, module in BACKENDS.items():
+            if not module.why_not(call):
+                return name
     if backend not in BACKENDS:
         raise errors.unknown_name("attention", "backend", backend, ["auto", *BACKENDS])
     reasons = BACKENDS[backend].why_not(call)

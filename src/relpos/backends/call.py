@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,8 +15,7 @@ from relpos.terms import Term
 UNBOUNDED = torch.iinfo(torch.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
+class Call(NamedTuple):
     """Arguments as in `relpos.attention`, on one device, with every default resolved.
 
     Attributes:
@@ -83,7 +82,7 @@ class Call:
             distance, (back, ahead) = _with_batch(self.positions.distance()), self.band()
             parts.append((distance >= -back) & (distance <= ahead))
         query_document, key_document = self.documents()
-        shown = replace(self.positions, query_document=query_document, key_document=key_document).same_document()
+        shown = Positions(self.positions.query, self.positions.key, query_document, key_document).same_document()
         if shown is not None:
             parts.append(_with_batch(shown))
         if self.attn_mask is not None:

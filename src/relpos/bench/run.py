@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from relpos import files, machine
 from relpos.bench.agree import disagreement, given
@@ -95,7 +96,7 @@ def run_bench(
 
 
 def _measure(work: Work) -> tuple[Entry, ...]:
-    scheme = work.build()
+    scheme, inputs = work.build(), work.inputs()
     ready: dict[str, Callable[[], object]] = {}
     reasons: dict[str, str] = {}
     with torch.set_grad_enabled(work.task == "train"):
@@ -104,7 +105,7 @@ def _measure(work: Work) -> tuple[Entry, ...]:
             if isinstance(attend, str):
                 reasons[contender.name] = attend
             else:
-                ready[contender.name] = _step(work, contender, attend)
+                ready[contender.name] = _step(work, given(contender, inputs), attend)
         timings = interleaved(ready)
     limit = timings[LIMIT].median
     return tuple(
@@ -130,8 +131,7 @@ def _too_long(work: Work, contender: Contender) -> str | None:
     return f"not timed past {contender.longest} tokens"
 
 
-def _step(work: Work, contender: Contender, attend: Attend) -> Callable[[], object]:
-    inputs = given(contender, work.inputs())
+def _step(work: Work, inputs: tuple[Tensor, Tensor, Tensor], attend: Attend) -> Callable[[], object]:
     if work.task != "train":
         return lambda: attend(*inputs)
     direction = torch.ones_like(inputs[0])

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from relpos import errors, functional
+from relpos.functional.tables import Kept
 from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
 from relpos.terms import DistanceBias, Term
@@ -58,6 +59,7 @@ class ALiBi(Scheme, name="alibi"):
         # A plain float64 CPU tensor is configuration: `.to(dtype)` does not round it and no state dict holds it.
         self.initial_slopes = _slopes(num_heads, slopes, max_exponent)
         self.slopes: Tensor = nn.Parameter(torch.empty(num_heads)) if learned else self.initial_slopes.float()
+        self._penalties = Kept()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,11 +70,17 @@ class ALiBi(Scheme, name="alibi"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias(self._values),)
+        return (DistanceBias(self._values, None if self.learned else self._between),)
+
+    def _between(self, first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
+        if torch.compiler.is_compiling():  # which cannot read the slopes
+            return self._values(torch.arange(first, end), dtype)
+        config = (self.bias_scale, tuple(self.initial_slopes.tolist()), dtype)
+        return self._penalties.between(first, end, config, lambda distance: self._values(distance, dtype))
 
     def _values(self, distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
         slopes = (self.slopes if self.learned else self.initial_slopes).to(device=distance.device, dtype=dtype)
-        return (slopes * -self.bias_scale).view(-1, *[1] * distance.dim()) * distance.abs().to(dtype)
+        return (slopes * -self.bias_scale).view(-1, *[1] * distance.dim()) * distance.abs()
 
 
 def _slopes(num_heads: int, slopes: Sequence[float] | Tensor | None, max_exponent: float) -> Float[Tensor, " H"]:

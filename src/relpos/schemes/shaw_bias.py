@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from relpos import errors
+from relpos import errors, functional
+from relpos.functional.tables import Kept, lookup
 from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
 from relpos.terms import DistanceBias, Term
@@ -41,6 +42,7 @@ class ShawBias(Scheme, name="shaw_bias"):
         errors.positive_int("ShawBias", num_heads=num_heads, max_distance=max_distance)
         errors.flags("ShawBias", symmetric=symmetric)
         self.num_heads, self.max_distance, self.symmetric = num_heads, max_distance, symmetric
+        self._rows = Kept()
         self.table = nn.Parameter(torch.empty(num_heads, (1 if symmetric else 2) * max_distance + 1))
         self.reset_parameters()
 
@@ -50,8 +52,13 @@ class ShawBias(Scheme, name="shaw_bias"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias.clipped(self._near),)
+        return (DistanceBias.clipped(self.max_distance, self._between),)
 
-    def _near(self, dtype: torch.dtype) -> Float[Tensor, "H K"]:
-        table = self.table.to(dtype)
-        return torch.cat([table[:, 1:].flip(1), table], dim=1) if self.symmetric else table
+    def _between(self, first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
+        rows = self._rows.between(first, end, (self.max_distance, self.symmetric), self._row)
+        return lookup(self.table.to(dtype), rows.to(self.table.device))
+
+    def _row(self, distance: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        if self.symmetric:
+            return functional.shaw_index(distance.abs(), (0, self.max_distance))
+        return functional.shaw_index(distance, self.max_distance)

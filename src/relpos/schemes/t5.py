@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from relpos import errors, functional
 from relpos.functional.buckets import check_t5_buckets
-from relpos.functional.tables import lookup
+from relpos.functional.tables import Kept, lookup
 from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
 from relpos.terms import DistanceBias, Term
@@ -60,13 +60,7 @@ class T5Bias(Scheme, name="t5"):
         check_t5_buckets("T5Bias", bidirectional, num_buckets, max_distance)
         self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
         self.bidirectional, self.bias_scale, self.scale = bidirectional, bias_scale, scale
-        # Buckets of -max_distance ... max_distance: configuration, a plain CPU tensor in no state dict.
-        self.buckets = functional.t5_bucket(
-            torch.arange(-max_distance, max_distance + 1, device="cpu"),
-            bidirectional=bidirectional,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-        )
+        self._rows = Kept()
         self.table = nn.Parameter(torch.empty(num_heads, num_buckets))
         self.reset_parameters()
 
@@ -76,8 +70,18 @@ class T5Bias(Scheme, name="t5"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias.clipped(self._near),)
+        return (DistanceBias.clipped(self.max_distance, self._between),)
 
-    def _near(self, dtype: torch.dtype) -> Float[Tensor, "H K"]:
-        values = lookup(self.table.to(dtype), self.buckets.to(self.table.device))
+    def _between(self, first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
+        config = (self.bidirectional, self.num_buckets, self.max_distance)
+        table = self.table.to(dtype)
+        values = lookup(table, self._rows.between(first, end, config, self._bucket).to(table.device))
         return values if self.bias_scale == 1.0 else self.bias_scale * values
+
+    def _bucket(self, distance: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        return functional.t5_bucket(
+            distance,
+            bidirectional=self.bidirectional,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+        )

@@ -25,21 +25,22 @@ RUNS = (DistanceBias, KeyBias, Rotation)
 def why_not(call: Call) -> list[str]:
     """What torch's kernel does not do, and what no table of distances can hold."""
     reasons = list(flash.why_not())
-    if call.query.device.type != "cpu":
+    if not call.query.is_cpu:
         reasons.append(f"tensors are on {call.query.device}, and its kernels run on the CPU")
-    others = sorted({type(term).__name__ for term in call.terms if not isinstance(term, RUNS)})
+    others = {type(term).__name__ for term in call.terms if not isinstance(term, RUNS)}
     if others:
-        reasons.append(f"{' and '.join(others)} depend on content, not on distance or key alone")
+        reasons.append(f"{' and '.join(sorted(others))} depend on content, not on distance or key alone")
     if call.query.shape[3] != call.value.shape[3]:
         reasons.append(f"values are {call.value.shape[3]} wide and queries {call.query.shape[3]}; its kernels want one")
     if call.dropout_p:
         reasons.append(f"dropout_p={call.dropout_p:g}, and its kernels have no dropout")
     if call.attn_mask is not None:
         reasons.append("attn_mask is a matrix; it hides by position, document, key_mask and lengths")
-    if 0 in (*call.query.shape, *call.key.shape):
+    if 0 in call.query.shape or 0 in call.key.shape:
         reasons.append("there are no queries or no keys")
-    needs_distance = any(isinstance(term, DistanceBias) for term in call.terms) or call.is_causal or call.window
-    if needs_distance and call.positions.offset is None:
+    if call.positions.offset is None and (
+        call.is_causal or call.window or any(isinstance(term, DistanceBias) for term in call.terms)
+    ):
         reasons.append("positions are not known to count up one by one along memory")
     return reasons
 

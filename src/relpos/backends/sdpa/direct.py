@@ -18,17 +18,16 @@ def direct(inputs: Inputs) -> Float[Tensor, "B H Tq D"] | None:
     One token has a row for a mask. More are one tile whose queries stand in the order of memory, where everybody sees
     something and everything is seen by somebody, and no bias needs a gradient.
     """
-    query, key, value = (readable(x) for x in inputs[:3])
-    table = inputs.table
+    query, key, value, table = inputs[:4]
     if inputs.key_bias is not None or inputs.query_document is not None or inputs.offsets is not None:
         return None
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and table is not None and table.requires_grad):
+    if table is not None and table.requires_grad and torch.is_grad_enabled():
         return None
     query_len, key_len = query.shape[2], key.shape[2]
     is_causal = False
     if query_len == 1 and -inputs.back <= inputs.offset and inputs.offset + key_len - 1 <= inputs.ahead:
         mask = None if table is None else table.unsqueeze(2)
-    elif any(type(x) not in (Tensor, torch.nn.Parameter) for x in (query, key, value)):
+    elif torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in (query, key, value)):
         return None
     else:
         tiles = list(inputs.tiles(ROWS, whole=True))
@@ -44,5 +43,11 @@ def direct(inputs: Inputs) -> Float[Tensor, "B H Tq D"] | None:
         is_causal = tile.is_causal
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=inputs.scale, enable_gqa=grouped
+        readable(query),
+        readable(key),
+        readable(value),
+        attn_mask=mask,
+        is_causal=is_causal,
+        scale=inputs.scale,
+        enable_gqa=grouped,
     )

@@ -21,7 +21,7 @@ def distance_table(call: Call, offset: int | Int[Tensor, " b"]) -> Float[Tensor,
     for term in call.terms:
         if isinstance(term, DistanceBias):
             if isinstance(offset, int):
-                values = _range(term, offset + first, size, call.query.device, dtype).unsqueeze(0)
+                values = _range(term, offset + first, offset + first + size, call.query.device, dtype).unsqueeze(0)
             else:
                 places = torch.arange(first, first + size, device=offset.device)
                 values = term.values(offset[:, None] + places, dtype).transpose(0, 1)
@@ -29,14 +29,7 @@ def distance_table(call: Call, offset: int | Int[Tensor, " b"]) -> Float[Tensor,
     return total
 
 
-def _range(term: DistanceBias, first: int, size: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "H N"]:
-    """The bias of `size` distances from `first` on; where all far ones count alike, those are repeated."""
-    if term.near is None:
-        return term.values(torch.arange(first, first + size, device=device), dtype)
-    near = term.near(dtype)
-    reach = near.shape[1] // 2
-    left = min(max(-reach - first, 0), size - 1)
-    right = min(max(first + size - 1 - reach, 0), size - 1 - left)
-    start = min(max(first, -reach), reach) + reach
-    parts = [near[:, :1].expand(-1, left), near[:, start : start + size - left - right], near[:, -1:].expand(-1, right)]
-    return torch.cat([part for part in parts if part.shape[1]], dim=1)
+def _range(term: DistanceBias, first: int, end: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "H N"]:
+    if term.between is not None:
+        return term.between(first, end, dtype)
+    return term.values(torch.arange(first, end, device=device), dtype)
