@@ -6,7 +6,7 @@ from torch import Tensor
 
 from relpos.backends.sdpa import flash
 from relpos.backends.sdpa.bias_backward import bias_backward
-from relpos.backends.sdpa.forward import ROWS
+from relpos.backends.sdpa.forward import tile_rows
 from relpos.backends.sdpa.inputs import Gradients, Inputs, laid_out, readable, wide
 from relpos.backends.sdpa.masks import Masks
 
@@ -29,7 +29,7 @@ def _without_biases(grad_output: Tensor, output: Tensor, logsumexp: Tensor, inpu
     sums: tuple[Tensor, Tensor, Tensor] | None = None
     masks = Masks(inputs)
     # Every tile adds to the gradients of all its keys, so that few large ones are better than many.
-    for whole in inputs.tiles(max(ROWS, query.shape[2] // 8), whole=True):
+    for whole in inputs.tiles(max(tile_rows(query.dtype), query.shape[2] // 8), whole=True):
         tile, mask = masks.with_tile(whole)
         of_query, of_key, of_value = flash.backward(
             tile.queries(grad_output),

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from relpos.backends.sdpa.forward import ROWS
+from relpos.backends.sdpa.forward import tile_rows
 from relpos.backends.sdpa.inputs import Inputs, readable
 from relpos.backends.sdpa.masks import Masks
 
@@ -30,7 +30,7 @@ def direct(inputs: Inputs) -> Float[Tensor, "B H Tq D"] | None:
     elif torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in (query, key, value)):
         return None
     else:
-        tiles = list(inputs.tiles(ROWS, whole=True))
+        tiles = list(inputs.tiles(tile_rows(query.dtype), whole=True))
         if len(tiles) != 1:
             return None
         tile = tiles[0]

@@ -9,8 +9,13 @@ from relpos.backends.sdpa import flash
 from relpos.backends.sdpa.inputs import Inputs, readable, wide
 from relpos.backends.sdpa.masks import Masks
 
-#: Queries a tile: larger ones waste scores beyond a causal edge, smaller ones time between calls.
-ROWS = 256
+
+def tile_rows(dtype: torch.dtype) -> int:
+    """Queries a tile: larger ones waste scores beyond a causal edge, smaller ones time between calls.
+
+    For bfloat16 and float16 the kernel rearranges all keys and values in every call.
+    """
+    return 512 if dtype.itemsize == 2 else 256
 
 
 def forward(inputs: Inputs, keep_sums: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -21,8 +26,10 @@ def forward(inputs: Inputs, keep_sums: bool = True) -> tuple[Tensor, Tensor | No
     query, key, value = (readable(x) for x in inputs[:3])
     output = None
     kept = query.new_zeros(query.shape[:3], dtype=wide(query.dtype)) if keep_sums else None
-    masks = Masks(inputs)
-    for whole in inputs.tiles(ROWS, whole=True):
+    tiles, masks = list(inputs.tiles(tile_rows(query.dtype), whole=True)), Masks(inputs)
+    queries = sum((tile.rows.stop - tile.rows.start) * (tile.end - tile.first) for tile in tiles)
+    blank = torch.empty_like if queries == len(query) * query.shape[2] else torch.zeros_like
+    for whole in tiles:
         tile, mask = masks.with_tile(whole)
         rows, sums = flash.forward(
             tile.queries(query), tile.keys(key), tile.keys(value), mask, tile.is_causal, inputs.scale
@@ -31,6 +38,6 @@ def forward(inputs: Inputs, keep_sums: bool = True) -> tuple[Tensor, Tensor | No
             kept[tile.rows, :, tile.query_rows] = tile.turn(sums)
         if rows.shape == query.shape:
             return tile.turn(rows), kept
-        output = torch.zeros_like(query) if output is None else output
+        output = blank(query) if output is None else output
         output[tile.rows, :, tile.query_rows] = tile.turn(rows)
     return torch.zeros_like(query) if output is None else output, kept
