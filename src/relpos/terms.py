@@ -49,6 +49,12 @@ class DistanceBias:
     values: Callable[[Int[Tensor, "*shape"], torch.dtype], Float[Tensor, "H *shape"]]
     between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]] | None = None
 
+    def over(self, first: int, end: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "H n"]:
+        """The values at distances `first` to `end - 1`."""
+        if self.between is not None:
+            return self.between(first, end, dtype)
+        return self.values(torch.arange(first, end, device=device), dtype)
+
     @classmethod
     def clipped(cls, reach: int, between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]]) -> DistanceBias:
         """A bias whose value at distance d is that at `clip(d, -reach, reach)`."""

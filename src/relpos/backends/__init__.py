@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relpos import errors
-from relpos.backends import reference, sdpa
+from relpos.backends import blocked, reference, sdpa
 from relpos.backends.call import Call
 
 #: Name -> backend, the preferred first; `reference` runs everything and so comes last.
-BACKENDS: dict[str, ModuleType] = {"sdpa": sdpa, "reference": reference}
+BACKENDS: dict[str, ModuleType] = {"sdpa": sdpa, "blocked": blocked, "reference": reference}
 
 
 def choose(call: Call) -> str:

@@ -9,10 +9,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relpos.positions import Positions
-from relpos.terms import Term
+from relpos.terms import KeyBias, Rotation, Term
 
 #: A side of a window that hides nothing.
 UNBOUNDED = torch.iinfo(torch.int64).max
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of biases, log-sum-exps and sums: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class Call(NamedTuple):
@@ -71,6 +76,22 @@ class Call(NamedTuple):
             query = query.masked_fill(~within, -1) if self.query.shape[2] == self.key.shape[2] else query
         rows = max(len(query), len(key))
         return query.expand(rows, -1), key.expand(rows, -1)
+
+    def rotated(self) -> tuple[Float[Tensor, "B H Tq D"], Float[Tensor, "B G Tk D"]]:
+        """Query and key after all rotations, each rounded to its dtype once."""
+        query, key = self.query, self.key
+        for term in self.terms:
+            if isinstance(term, Rotation):
+                query, key = (
+                    term.apply(x.to(wide(x.dtype)), positions).to(x.dtype)
+                    for x, positions in ((query, self.positions.query), (key, self.positions.key))
+                )
+        return query, key
+
+    def key_bias(self) -> Float[Tensor, "b H Tk"] | None:
+        """All key biases, summed."""
+        biases = [term.values.to(wide(self.query.dtype)) for term in self.terms if isinstance(term, KeyBias)]
+        return torch.stack(torch.broadcast_tensors(*biases)).sum(0) if biases else None
 
     def visible(self) -> Bool[Tensor, "b h Tq Tk"] | None:
         """Which query may attend to which key, all masks combined; dimensions b and h are 1 where rows or heads agree.

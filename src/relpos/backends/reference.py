@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from relpos.backends.call import Call
+from relpos.backends.call import Call, wide
 from relpos.functional.tables import lookup
 from relpos.terms import DistanceBias, DistanceGain, KeyBias, KeyDistance, QueryDistance, Rotation, ValueDistance
 
@@ -23,7 +23,7 @@ def why_not(call: Call) -> list[str]:
 
 def run(call: Call) -> Float[Tensor, "B H Tq Dv"]:
     """The attention output."""
-    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    dtype = wide(call.query.dtype)
     visible = call.visible()
     probabilities = _probabilities(call, visible, dtype)
     value = _per_query_head(_hide_unseen(call.value.to(dtype), visible), call)
@@ -36,7 +36,7 @@ def run(call: Call) -> Float[Tensor, "B H Tq Dv"]:
 
 def weights(call: Call) -> Float[Tensor, "B H Tq Tk"]:
     """The probabilities, dropout included."""
-    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    dtype = wide(call.query.dtype)
     return _probabilities(call, call.visible(), dtype).to(call.query.dtype)
 
 

@@ -8,7 +8,7 @@ memory, which torch's kernels read as they read any mask.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -97,6 +97,17 @@ def of_rows(x: Tensor, rows: slice) -> Tensor:
     return x if len(x) == 1 else x[rows]
 
 
+def narrowed(segment: Segment, band: tuple[int, int]) -> Segment | None:
+    """The segment without the queries that see nothing and the keys that nobody sees, by the band; None for none."""
+    (back, ahead), (low, high), offset = band, segment.keys, segment.offset
+    first, end = max(segment.queries[0], low + offset - ahead), min(segment.queries[1], high + offset + back)
+    if first >= end:
+        return None
+    keys = max(low, first - offset - back), min(high, end - offset + ahead)
+    seen = None if segment.seen is None else segment.seen[keys[0] - low : keys[1] - low]
+    return replace(segment, queries=(first, end), keys=keys, seen=seen)
+
+
 def tiles(
     segment: Segment, band: tuple[int, int], size: int, whole: bool, has_table: bool, has_key_bias: bool
 ) -> Iterator[Tile]:
@@ -105,11 +116,11 @@ def tiles(
     `band` is `(back, ahead)`; `whole` leaves a segment uncut where the band hides nothing, or nothing but what the
     kernel can hide by itself; the other two say what there is besides the band.
     """
-    (back, ahead), (low, high), offset = band, segment.keys, segment.offset
-    first, end = max(segment.queries[0], low + offset - ahead), min(segment.queries[1], high + offset + back)
-    if first >= end:
+    within = narrowed(segment, band)
+    if within is None:
         return
-    seen_from, seen_to = max(low, first - offset - back), min(high, end - offset + ahead)
+    (back, ahead), (low, high), offset = band, segment.keys, segment.offset
+    (first, end), (seen_from, seen_to) = within.queries, within.keys
 
     def tile(a: int, b: int, is_causal: bool = False) -> Tile:
         start = max(low, a - offset - back)
@@ -123,8 +134,8 @@ def tiles(
             seen = segment.seen[start - low : stop - low]
             seeing = _seeing(seen, b - a, a - offset - back - start, a - offset + ahead + 1 - start)
         if start < seen_from:
-            within = torch.arange(start, stop) >= seen_from
-            seen = within if seen is None else seen & within
+            is_within = torch.arange(start, stop) >= seen_from
+            seen = is_within if seen is None else seen & is_within
         is_reversed = b - a > 1 and not is_causal and (has_table or hidden != (0, 0))
         return Tile(segment.rows, a, b, start, stop, least, hidden, is_causal, is_reversed, seen, seeing)
 

@@ -7,14 +7,13 @@ were the whole matrix (`relpos.backends.tiles`). Scores are computed as torch co
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relpos.backends.call import Call
 from relpos.backends.sdpa import flash
 from relpos.backends.sdpa.direct import direct
-from relpos.backends.sdpa.inputs import Inputs, wide
+from relpos.backends.sdpa.inputs import Inputs
 from relpos.backends.sdpa.operator import distance_attention
 from relpos.backends.sdpa.table import distance_table
 from relpos.terms import DistanceBias, KeyBias, Rotation
@@ -47,13 +46,7 @@ def why_not(call: Call) -> list[str]:
 
 def run(call: Call) -> Float[Tensor, "B H Tq D"]:
     """The attention output."""
-    query, key = call.query, call.key
-    for term in call.terms:
-        if isinstance(term, Rotation):
-            query, key = (
-                term.apply(x.to(wide(x.dtype)), positions).to(x.dtype)
-                for x, positions in ((query, call.positions.query), (key, call.positions.key))
-            )
+    query, key = call.rotated()
     # Without a known offset nothing depends on distance, and any will do.
     offset = 0 if call.positions.offset is None else call.positions.offset
     (query_document, key_document), (back, ahead) = call.documents(), call.band()
@@ -62,7 +55,7 @@ def run(call: Call) -> Float[Tensor, "B H Tq D"]:
         key=key,
         value=call.value,
         table=distance_table(call, offset),
-        key_bias=_key_bias(call),
+        key_bias=call.key_bias(),
         query_document=query_document,
         key_document=key_document,
         offsets=offset if isinstance(offset, Tensor) else None,
@@ -73,8 +66,3 @@ def run(call: Call) -> Float[Tensor, "B H Tq D"]:
     )
     output = direct(inputs)
     return distance_attention(inputs) if output is None else output
-
-
-def _key_bias(call: Call) -> Float[Tensor, "b H Tk"] | None:
-    biases = [term.values.to(wide(call.query.dtype)) for term in call.terms if isinstance(term, KeyBias)]
-    return torch.stack(torch.broadcast_tensors(*biases)).sum(0) if biases else None

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from relpos.backends.sdpa.inputs import Gradients, Inputs, wide, zeros_for
+from relpos.backends.call import wide
+from relpos.backends.sdpa.inputs import Gradients, Inputs, zeros_for
 from relpos.backends.sdpa.masks import Masks
 from relpos.backends.tiles import Tile
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relpos.backends.call import wide
 from relpos.backends.sdpa import flash
-from relpos.backends.sdpa.inputs import Inputs, readable, wide
+from relpos.backends.sdpa.inputs import Inputs, readable
 from relpos.backends.sdpa.masks import Masks
 
 

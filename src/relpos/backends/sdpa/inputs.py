@@ -57,11 +57,6 @@ class Gradients(NamedTuple):
     key_bias: Tensor
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of biases, log-sum-exps and sums: float32, or float64 for float64."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def readable(x: Tensor) -> Tensor:
     """`x`, copied where torch's kernels cannot read it: channels not side by side, or tokens on top of each other."""
     return x if x.stride(-1) == 1 and x.stride(2) >= x.shape[3] else x.contiguous()

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relpos.backends.sdpa.inputs import Inputs, wide
+from relpos.backends.call import wide
+from relpos.backends.sdpa.inputs import Inputs
 from relpos.backends.tiles import Tile, of_rows
 
 #: Weights below this part of a row's largest change no sum of theirs, in float32 or float64.

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from relpos.backends.call import wide
 from relpos.backends.sdpa.backward import backward
 from relpos.backends.sdpa.forward import forward
-from relpos.backends.sdpa.inputs import Inputs, laid_out, readable, wide, zeros_for
+from relpos.backends.sdpa.inputs import Inputs, laid_out, readable, zeros_for
 
 NAME = "relpos::distance_attention"
 ARGUMENTS = (

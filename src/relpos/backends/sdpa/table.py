@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relpos.backends.call import Call
-from relpos.backends.sdpa.inputs import wide
+from relpos.backends.call import Call, wide
 from relpos.terms import DistanceBias
 
 
@@ -21,15 +20,9 @@ def distance_table(call: Call, offset: int | Int[Tensor, " b"]) -> Float[Tensor,
     for term in call.terms:
         if isinstance(term, DistanceBias):
             if isinstance(offset, int):
-                values = _range(term, offset + first, offset + first + size, call.query.device, dtype).unsqueeze(0)
+                values = term.over(offset + first, offset + first + size, dtype, call.query.device).unsqueeze(0)
             else:
                 places = torch.arange(first, first + size, device=offset.device)
                 values = term.values(offset[:, None] + places, dtype).transpose(0, 1)
             total = values if total is None else total + values
     return total
-
-
-def _range(term: DistanceBias, first: int, end: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "H N"]:
-    if term.between is not None:
-        return term.between(first, end, dtype)
-    return term.values(torch.arange(first, end, device=device), dtype)

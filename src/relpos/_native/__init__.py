@@ -1,0 +1,10 @@
+"""What a distance adds to a block of scores, and the sums that are its gradient: in C where it was built, else in torch.
+
+torch makes the products; these loops read them by distance. `kernel` calls relpos.c, `twin` computes the same in torch.
+"""
+
+from relpos._native.block import Block
+from relpos._native.choice import chosen
+from relpos._native.kernel import loops, same
+
+__all__ = ["Block", "chosen", "loops", "same"]

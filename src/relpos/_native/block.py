@@ -1,0 +1,33 @@
+"""A block of scores, and what is added to it by distance."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Block(NamedTuple):
+    """Scores of `q` queries and `k` keys, changed in place, in float32 or float64.
+
+    A pair's distance has a number n: `(q - 1) - query + key`, unless `number` gives another for each pair.
+
+    Attributes:
+        scores: contiguous.
+        by_query: product of each query with each row of a table; a pair reads that of row `query_row[n]`.
+        by_key: product of each row of a table with each key; a pair reads that of row `key_row[n]`.
+        bias: a pair reads number n; one row where heads agree.
+        query_row, key_row: int32 rows; None where there is no table.
+        same: int32; from each n on, how many have the rows of n (of both tables); the twin needs none.
+        number: None, or n of every pair, `[q, k]` or `[b, q, k]`.
+    """
+
+    scores: Float[Tensor, "b h q k"]
+    by_query: Float[Tensor, "h b q r"] | None
+    by_key: Float[Tensor, "h s b k"] | None
+    bias: Float[Tensor, "h n"] | None
+    query_row: Int[Tensor, " n"] | None
+    key_row: Int[Tensor, " n"] | None
+    same: Int[Tensor, " n"] | None
+    number: Int[Tensor, "*b q k"] | None

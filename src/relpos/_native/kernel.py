@@ -1,0 +1,138 @@
+"""relpos.c, called by ctypes on the data of tensors: no link to any version of torch or Python.
+
+The library leaves OpenMP's names open: they are those that torch has loaded, so its threads are torch's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relpos._native.block import Block
+
+PATH = Path(__file__).with_name("librelpos.so")
+_ADD, _SOFTMAX, _WEIGHTS = range(3)
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+
+
+class _Block(ctypes.Structure):
+    """`relpos_block` of relpos.c."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "same")),
+        *((name, _POINTER) for name in ("sum", "logsumexp")),
+        *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "query_rows")),
+        *((name, _LONG) for name in ("by_key_head", "by_key_row", "by_key_batch", "bias_head")),
+        *((name, _INT) for name in ("mode", "threads")),
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, its fastest loops chosen; None where none was built.
+
+    Raises: ImportError where there is one that does not load.
+    """
+    if not PATH.exists():
+        return None
+    try:
+        loaded = ctypes.CDLL(str(PATH))
+        loaded.relpos_choose.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"relpos: its native kernel {PATH.name} is there and does not load: {error}. "
+            "What to do: install relpos again with the compiler and torch of this environment."
+        ) from error
+    loaded.relpos_choose(None)
+    return loaded
+
+
+@functools.cache
+def loops() -> str:
+    """Which loops run: "avx512", "avx2" or "portable"; empty where nothing was built."""
+    loaded = library()
+    return "" if loaded is None else loaded.relpos_choose(None).decode()
+
+
+def runs(block: Block) -> bool:
+    """Whether the kernel takes this block."""
+    indexed = 0 if block.by_key is None else block.by_key.shape[1] * block.by_key.stride(1)
+    is_placed = block.number is None and block.same is not None
+    return block.scores.dtype == torch.float32 and is_placed and indexed < 2**31
+
+
+def add(block: Block) -> None:
+    """As `twin.add`."""
+    _call("relpos_score", _filled(block, mode=_ADD))
+
+
+def softmax(block: Block) -> tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
+    """As `twin.softmax`."""
+    sums, logsumexp = block.scores.new_empty(2, *block.scores.shape[:3])
+    _call("relpos_score", _filled(block, mode=_SOFTMAX, sum=sums.data_ptr(), logsumexp=logsumexp.data_ptr()))
+    return sums, logsumexp
+
+
+def weights(block: Block, logsumexp: Float[Tensor, "b h q"]) -> None:
+    """As `twin.weights`."""
+    logsumexp = logsumexp.contiguous()
+    _call("relpos_score", _filled(block, mode=_WEIGHTS, logsumexp=logsumexp.data_ptr()))
+
+
+def sum_by_query(block: Block, sums: Float[Tensor, "h b q r"]) -> None:
+    """As `twin.sum_by_query`."""
+    _call("relpos_sum_by_query", _filled(block._replace(by_query=sums)))
+
+
+def sum_by_key(block: Block, sums: Float[Tensor, "h s b k"]) -> None:
+    """As `twin.sum_by_key`."""
+    _call("relpos_sum_by_key", _filled(block._replace(by_key=sums)))
+
+
+def same(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None, size: int) -> Int[Tensor, " n"] | None:
+    """From each of `size` numbers on, how many have the same rows; None where nothing was built."""
+    loaded = library()
+    if loaded is None:
+        return None
+    counts = torch.empty(size, dtype=torch.int32)
+    rows = (_POINTER(_address(row)) for row in (query_row, key_row))
+    loaded.relpos_same(*rows, _POINTER(counts.data_ptr()), _LONG(size))
+    return counts
+
+
+def _call(name: str, block: _Block) -> None:
+    getattr(library(), name)(ctypes.byref(block))
+
+
+def _filled(block: Block, **fields: int) -> _Block:
+    scores, by_query, by_key, bias, query_row, key_row, same, _ = block
+    batch, heads, queries, keys = scores.shape
+    filled = _Block(
+        x=scores.data_ptr(),
+        query_row=_address(query_row),
+        key_row=_address(key_row),
+        same=_address(same),
+        batch=batch,
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        threads=torch.get_num_threads(),
+        **fields,
+    )
+    if by_query is not None:
+        filled.by_query, filled.query_rows = by_query.data_ptr(), by_query.shape[3]
+    if by_key is not None:
+        filled.by_key, filled.by_key_batch = by_key.data_ptr(), by_key.stride(2)
+        filled.by_key_head, filled.by_key_row = by_key.stride(0), by_key.stride(1)
+    if bias is not None:
+        filled.bias, filled.bias_head = bias.data_ptr(), bias.stride(0) if len(bias) > 1 else 0
+    return filled
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()

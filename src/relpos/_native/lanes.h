@@ -1,0 +1,202 @@
+/* The loops of relpos.c for one width of vectors: W floats, names ending in ISA. Included once for each.
+ *
+ * A row of scores has places j = 0 .. keys - 1, and `a->query_row[n + j]`, `a->key_row[n + j]` are the rows of the tables
+ * that a pair reads; n falls by one from each query to the next. `a->same[n]` says from how many places on both stay
+ * what they are, so that the long stretches of far distances are plain vector loops and only near ones gather.
+ */
+
+typedef float NAME(floats) __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t NAME(ints) __attribute__((vector_size(4 * W), aligned(4), may_alias));
+#define FLOATS NAME(floats)
+#define INTS NAME(ints)
+
+INLINE FLOATS NAME(load)(const float *at) { return *(const FLOATS *)at; }
+INLINE INTS NAME(load_ints)(const int32_t *at) { return *(const INTS *)at; }
+INLINE void NAME(store)(float *at, FLOATS x) { *(FLOATS *)at = x; }
+
+INLINE FLOATS NAME(gather)(const float *from, INTS at)
+{
+#if defined(__AVX512F__)
+    return (FLOATS)_mm512_i32gather_ps((__m512i)at, from, 4);
+#elif defined(__AVX2__)
+    return (FLOATS)_mm256_i32gather_ps(from, (__m256i)at, 4);
+#else
+    FLOATS x;
+    for (int l = 0; l < W; l++)
+        x[l] = from[at[l]];
+    return x;
+#endif
+}
+
+INLINE FLOATS NAME(larger)(FLOATS x, FLOATS y)
+{
+#if defined(__AVX512F__)
+    return (FLOATS)_mm512_max_ps((__m512)x, (__m512)y);
+#elif defined(__AVX2__)
+    return (FLOATS)_mm256_max_ps((__m256)x, (__m256)y);
+#else
+    INTS is = x > y;
+    return (FLOATS)((is & (INTS)x) | (~is & (INTS)y));
+#endif
+}
+
+/* exp(x) for x <= 0, or for what is not above it by more than rounding; 0 where it would be below 1e-38.
+ * 2^n e^r with |r| <= ln(2) / 2, e^r by Cephes' polynomial: relative error 2e-7. */
+INLINE FLOATS NAME(exp)(FLOATS x)
+{
+    const float rounding = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+    INTS is_normal = ~(x < -87.0f);
+    FLOATS shifted = x * 1.44269504088896341f + rounding;
+    FLOATS n = shifted - rounding;
+    FLOATS r = x - n * 0.693145751953125f;
+    r = r - n * 1.42860682030941723212e-6f;
+    FLOATS p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    return (FLOATS)(((INTS)p + ((INTS)shifted << 23)) & is_normal);
+}
+
+/* Adds what a row's distances say to it, and returns the largest of the sums. */
+INLINE float NAME(add)(const relpos_block *a, float *x, const float *by_query, const float *by_key, const float *bias,
+                       int64_t n)
+{
+    FLOATS most = (FLOATS){0} - __builtin_inff();
+    const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, *same = a->same + n;
+    INTS lane;
+    for (int l = 0; l < W; l++)
+        lane[l] = l;
+    int64_t j = 0;
+    while (j + W <= a->keys) {
+        int64_t end = j + same[j] < a->keys ? j + same[j] : a->keys;
+        if (end - j >= W) {
+            const float constant = by_query ? by_query[query_row[j]] : 0.0f;
+            const float *vector = by_key ? by_key + (int64_t)key_row[j] * a->by_key_row : 0;
+            for (; j + W <= end; j += W) {
+                FLOATS sum = NAME(load)(x + j) + constant;
+                if (vector)
+                    sum += NAME(load)(vector + j);
+                if (bias)
+                    sum += NAME(load)(bias + j);
+                NAME(store)(x + j, sum);
+                most = NAME(larger)(most, sum);
+            }
+        } else {
+            FLOATS sum = NAME(load)(x + j);
+            if (by_query)
+                sum += NAME(gather)(by_query, NAME(load_ints)(query_row + j));
+            if (by_key)
+                sum += NAME(gather)(by_key + j, NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane);
+            if (bias)
+                sum += NAME(load)(bias + j);
+            NAME(store)(x + j, sum);
+            most = NAME(larger)(most, sum);
+            j += W;
+        }
+    }
+    float largest = most[0];
+    for (int l = 1; l < W; l++)
+        largest = most[l] > largest ? most[l] : largest;
+    for (; j < a->keys; j++) {
+        if (by_query)
+            x[j] += by_query[query_row[j]];
+        if (by_key)
+            x[j] += by_key[(int64_t)key_row[j] * a->by_key_row + j];
+        if (bias)
+            x[j] += bias[j];
+        largest = x[j] > largest ? x[j] : largest;
+    }
+    return largest;
+}
+
+/* x = exp(x - shift); returns the sum. */
+INLINE float NAME(exp_row)(float *x, float shift, int64_t keys)
+{
+    FLOATS sums = {0}, more = {0};
+    int64_t j = 0;
+    for (; j + 2 * W <= keys; j += 2 * W) {
+        FLOATS p = NAME(exp)(NAME(load)(x + j) - shift), q = NAME(exp)(NAME(load)(x + j + W) - shift);
+        NAME(store)(x + j, p);
+        NAME(store)(x + j + W, q);
+        sums += p;
+        more += q;
+    }
+    sums += more;
+    for (; j < keys; j += W) {
+        FLOATS rest = (FLOATS){0} - __builtin_inff();
+        int64_t count = keys - j < W ? keys - j : W;
+        memcpy(&rest, x + j, 4 * count);
+        FLOATS p = NAME(exp)(rest - shift);
+        memcpy(x + j, &p, 4 * count);
+        sums += p;
+    }
+    float sum = 0.0f;
+    for (int l = 0; l < W; l++)
+        sum += sums[l];
+    return sum;
+}
+
+static void NAME(score)(const relpos_block *a, int64_t row)
+{
+    const place at = place_of(a, row);
+    float largest = NAME(add)(a, at.x, at.by_query, at.by_key, at.bias, at.n);
+    if (a->mode == RELPOS_ADD)
+        return;
+    if (a->mode == RELPOS_WEIGHTS) {
+        NAME(exp_row)(at.x, a->logsumexp[row], a->keys);
+        return;
+    }
+    if (largest == -__builtin_inff()) { /* sees nothing */
+        memset(at.x, 0, 4 * a->keys);
+        a->sum[row] = a->logsumexp[row] = 0.0f;
+        return;
+    }
+    a->sum[row] = NAME(exp_row)(at.x, largest, a->keys);
+    a->logsumexp[row] = largest + logf(a->sum[row]);
+}
+
+/* by_query[row of a pair] += x of the pair, over one query's pairs. */
+static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
+{
+    const place at = place_of(a, row);
+    float *sums = (float *)at.by_query;
+    const int32_t *query_row = a->query_row + at.n, *same = a->same + at.n;
+    int64_t j = 0;
+    while (j < a->keys) {
+        int64_t end = j + same[j] < a->keys ? j + same[j] : a->keys;
+        FLOATS many = {0};
+        float sum = 0.0f;
+        const int32_t to = query_row[j];
+        for (; j + W <= end; j += W)
+            many += NAME(load)(at.x + j);
+        for (; j < end; j++)
+            sum += at.x[j];
+        for (int l = 0; l < W; l++)
+            sum += many[l];
+        sums[to] += sum;
+    }
+}
+
+/* by_key[row of a pair, key] += x of the pair, over the pairs of `count` keys from `first` on with all queries. */
+static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head, int64_t first, int64_t count)
+{
+    for (int64_t query = 0; query < a->queries; query++) {
+        const place at = place_of(a, (batch * a->heads + head) * a->queries + query);
+        float *sums = (float *)at.by_key;
+        const int32_t *key_row = a->key_row + at.n, *same = a->same + at.n;
+        int64_t j = first;
+        while (j < first + count) {
+            int64_t end = j + same[j] < first + count ? j + same[j] : first + count;
+            float *to = sums + (int64_t)key_row[j] * a->by_key_row;
+            for (; j + W <= end; j += W)
+                NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(at.x + j));
+            for (; j < end; j++)
+                to[j] += at.x[j];
+        }
+    }
+}
+
+#undef FLOATS
+#undef INTS

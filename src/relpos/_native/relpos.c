@@ -1,0 +1,161 @@
+/* What a distance adds to a block of scores, their softmax, and the sums that are its gradient.
+ *
+ * torch makes the products (a block's scores, its queries times the rows of a table, the rows of a table times its keys);
+ * these loops read them by distance. Float32, deterministic: every number is written by one thread, in one order.
+ * The pure torch twin is twin.py.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { RELPOS_ADD, RELPOS_SOFTMAX, RELPOS_WEIGHTS };
+
+/* As `Block` in kernel.py. */
+typedef struct {
+    float *x;                 /* [batch, heads, queries, keys] */
+    const float *by_query;    /* [heads, batch, queries, query_rows], or null */
+    const float *by_key;      /* [heads, key_rows, batch, keys] with the strides below, or null */
+    const float *bias;        /* [heads or 1, queries + keys - 1], or null */
+    const int32_t *query_row; /* [queries + keys - 1] each, the smallest distance first */
+    const int32_t *key_row;
+    const int32_t *same;
+    float *sum;               /* [batch, heads, queries] each */
+    float *logsumexp;
+    int64_t batch, heads, queries, keys;
+    int64_t query_rows, by_key_head, by_key_row, by_key_batch, bias_head;
+    int32_t mode, threads;
+} relpos_block;
+
+/* Where one query's numbers begin. */
+typedef struct {
+    float *x;
+    const float *by_query, *by_key, *bias;
+    int64_t n;
+} place;
+
+#define INLINE static inline __attribute__((always_inline))
+#define KEYS 256 /* at a time, of a thread that sums by key */
+
+INLINE place place_of(const relpos_block *a, int64_t row)
+{
+    const int64_t query = row % a->queries, head = row / a->queries % a->heads, batch = row / a->queries / a->heads;
+    const int64_t n = a->queries - 1 - query;
+    return (place){
+        a->x + row * a->keys,
+        a->by_query ? a->by_query + ((head * a->batch + batch) * a->queries + query) * a->query_rows : 0,
+        a->by_key ? a->by_key + head * a->by_key_head + batch * a->by_key_batch : 0,
+        a->bias ? a->bias + head * a->bias_head + n : 0,
+        n,
+    };
+}
+
+#define JOIN(x, y) x##_##y
+#define JOINED(x, y) JOIN(x, y)
+#define NAME(x) JOINED(x, ISA)
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define ISA avx512
+#define W 16
+#include "lanes.h"
+#undef ISA
+#undef W
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#define ISA avx2
+#define W 8
+#include "lanes.h"
+#undef ISA
+#undef W
+#pragma GCC pop_options
+#endif
+#define ISA portable
+#define W 4
+#include "lanes.h"
+#undef ISA
+#undef W
+
+typedef struct {
+    const char *name;
+    void (*score)(const relpos_block *, int64_t);
+    void (*sum_by_query)(const relpos_block *, int64_t);
+    void (*sum_by_key)(const relpos_block *, int64_t, int64_t, int64_t, int64_t);
+} loops;
+
+static const loops all[] = {
+#if defined(__x86_64__)
+    {"avx512", score_avx512, sum_by_query_avx512, sum_by_key_avx512},
+    {"avx2", score_avx2, sum_by_query_avx2, sum_by_key_avx2},
+#endif
+    {"portable", score_portable, sum_by_query_portable, sum_by_key_portable},
+};
+static const int count = sizeof all / sizeof *all;
+
+static int can(int i)
+{
+#if defined(__x86_64__)
+    if (i == 0)
+        return __builtin_cpu_supports("x86-64-v4");
+    if (i == 1)
+        return __builtin_cpu_supports("x86-64-v3");
+#endif
+    return 1;
+}
+
+static const loops *chosen;
+
+/* Takes the widest loops that this processor has, or those of the given name; returns their name, or null for none. */
+const char *relpos_choose(const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (can(i) && (!name || !strcmp(name, all[i].name)))
+            return (chosen = all + i)->name;
+    return 0;
+}
+
+void relpos_score(const relpos_block *a)
+{
+    const int64_t rows = a->batch * a->heads * a->queries;
+    const loops *with = chosen;
+#pragma omp parallel for num_threads(a->threads) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        with->score(a, row);
+}
+
+void relpos_sum_by_query(const relpos_block *a)
+{
+    const int64_t rows = a->batch * a->heads * a->queries;
+    const loops *with = chosen;
+#pragma omp parallel for num_threads(a->threads) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        with->sum_by_query(a, row);
+}
+
+void relpos_sum_by_key(const relpos_block *a)
+{
+    const int64_t parts = (a->keys + KEYS - 1) / KEYS, planes = a->batch * a->heads;
+    const loops *with = chosen;
+#pragma omp parallel for num_threads(a->threads) schedule(static)
+    for (int64_t i = 0; i < planes * parts; i++) {
+        const int64_t plane = i / parts, first = i % parts * KEYS;
+        const int64_t keys = a->keys - first < KEYS ? a->keys - first : KEYS;
+        with->sum_by_key(a, plane / a->heads, plane % a->heads, first, keys);
+    }
+}
+
+/* From each place on, how many have the same rows; either may be null. */
+void relpos_same(const int32_t *query_row, const int32_t *key_row, int32_t *same, int64_t size)
+{
+    for (int64_t n = size - 1; n >= 0; n--) {
+        const int is = n + 1 < size && (!query_row || query_row[n] == query_row[n + 1])
+                       && (!key_row || key_row[n] == key_row[n + 1]);
+        same[n] = is ? same[n + 1] + 1 : 1;
+    }
+}

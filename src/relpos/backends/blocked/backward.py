@@ -1,0 +1,180 @@
+r"""All gradients, a block of queries at a time.
+
+With P the probabilities, M what dropout multiplies them by, O the output of a block, and r the row of a pair,
+
+    dV += (M P)^T dO               d value_table[r] += (M P)_ij dO_i
+    dP  = M * (dO V^T + dO_i . value_table[r])
+    dS  = P * (dP - sum_c dO O)    d bias[j - i] += dS_ij       d key_bias[j] += dS_ij
+    dQ  = scale dS K               dK += scale dS^T Q           (both through the gain, where there is one)
+    dQ_i += scale dS_ij query_table[r]     d query_table[r] += scale dS_ij Q_i, and the same for keys
+
+What is summed over the pairs of a row is first summed into one number for each query and row (or row and key), and then
+multiplied: products stay products of matrices.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relpos._native import Block, chosen
+from relpos.backends.blocked import gains
+from relpos.backends.blocked.inputs import Gradients, Inputs
+from relpos.backends.blocked.pairs import without_unseen
+from relpos.backends.blocked.part import Part, parts
+from relpos.backends.call import wide
+from relpos.backends.tiles import Tile
+
+
+def backward(
+    grad_output: Float[Tensor, "B H Tq Dv"],
+    output: Float[Tensor, "B H Tq Dv"],
+    logsumexp: Float[Tensor, "B H Tq"],
+    inputs: Inputs,
+) -> Gradients:
+    """Gradients of everything that may have one, in the dtypes of the inputs."""
+    given, blind = inputs, None
+    inputs, blind = without_unseen(inputs)
+    if blind is not None:
+        grad_output = grad_output.masked_fill(blind[..., None], 0.0)
+    dtype = wide(inputs.query.dtype)
+    inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
+    grads = Gradients(*(None if x is None else torch.zeros(x.shape, dtype=dtype) for x in inputs[:11]))
+    scratch = more = inner.new_empty(0)
+    number = 0
+    for part in parts(inputs):
+        scratch, more = part.scratch(scratch), part.scratch(more)
+        sums = _Sums(part, grads)
+        of_output = grad_output[part.rows, part.heads].to(dtype)
+        for tile in part.tiles:
+            places = (part.rows, part.heads, tile.query_rows)
+            _add_tile(part, tile, sums, of_output, inner[places], logsumexp[places], (scratch, more), number)
+            number += 1
+        sums.finish()
+    return Gradients(*(None if x is None else x.to(like.dtype) for x, like in zip(grads, given, strict=False)))
+
+
+class _Sums:
+    """What the blocks of a part add up, before it is written to where it belongs."""
+
+    def __init__(self, part: Part, grads: Gradients) -> None:
+        self.part, self.grads = part, grads
+        self.key, self.value = torch.zeros_like(part.key), torch.zeros_like(part.value)
+        self.key, self.value = self.key.contiguous(), self.value.contiguous()
+        self.by_key = None if grads.key_table is None else torch.zeros_like(part.by_key)
+
+    def add_query(self, tile: Tile, amount: Float[Tensor, "b h q D"], is_plain: bool = False) -> None:
+        """To the gradient of the query, or of the query as it was before rotation."""
+        plain = self.grads.plain_query if is_plain else None
+        total = self.grads.query if plain is None else plain
+        total[self.part.rows, self.part.heads, tile.query_rows] += amount * self.part.inputs.scale
+
+    def add_table(self, total: Tensor, rows: slice, amount: Float[Tensor, "h r D"]) -> None:
+        """To the gradient of a table; heads share one of one head."""
+        if len(total) == 1:
+            total[0, rows] += amount.sum(0)
+        else:
+            total[self.part.heads, rows] += amount
+
+    def finish(self) -> None:
+        """Write the gradients of keys and values, and of what was multiplied with keys."""
+        part, grads = self.part, self.grads
+        keys = (part.rows, part.shared, slice(*part.area.segment.keys))
+        grads.key[keys] += self.key
+        grads.value[keys] += self.value
+        if self.by_key is None:
+            return
+        assert grads.key_table is not None
+        of_products = self.by_key.flatten(2)
+        of_table = torch.bmm(of_products, part.by_head(part.plain_key)) * part.inputs.scale
+        self.add_table(grads.key_table, part.area.table_rows.of_key, of_table)
+        of_keys = torch.bmm(of_products.mT, part.key_table)
+        of_keys = of_keys.unflatten(1, (part.batch, -1)).unflatten(0, (-1, part.groups)).sum(1)
+        (grads.key if grads.plain_key is None else grads.plain_key)[keys] += of_keys.transpose(0, 1)
+
+
+def _add_tile(
+    part: Part,
+    tile: Tile,
+    sums: _Sums,
+    of_output: Float[Tensor, "b h q Dv"],
+    inner: Float[Tensor, "b h q"],
+    logsumexp: Float[Tensor, "b h q"],
+    scratch: tuple[Tensor, Tensor],
+    number: int,
+) -> None:
+    """Add what one block gives to every gradient."""
+    grads, inputs, area = sums.grads, part.inputs, part.area
+    of_output, query = part.queries(of_output, tile), part.queries(part.query, tile)
+    block = part.block(tile, scratch[0])
+    chosen(block).weights(block, logsumexp)
+    weights = kept = block.scores
+    dropout = None if inputs.seed is None else part.dropout(weights, number)
+    if dropout is not None:
+        kept = weights * dropout
+    flat = part.by_shared(of_output)
+    sums.value[:, :, part.within(tile)].flatten(0, 1).baddbmm_(_by_shared(part, kept).mT, flat)
+    of_scores = part.scores(of_output, part.value, tile, scratch[1])
+    if grads.value_table is not None:
+        by_row = part.by_value_row(kept, tile)
+        of_table = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(of_output))
+        sums.add_table(grads.value_table, area.value_rows.of_query, of_table)
+        products = part.times_table(of_output, part.value_table)
+        added = area.value_rows.block(of_scores, products, None, None, part.start(tile), block.number)
+        chosen(added).add(added)
+    if dropout is not None:
+        of_scores *= dropout
+    of_scores.sub_(inner[..., None]).mul_(weights)
+    _add_biases(part, tile, sums, block._replace(scores=of_scores))
+    if inputs.gain is None:
+        flat = _by_shared(part, of_scores)
+        sums.add_query(tile, torch.bmm(flat, part.keys(part.key, tile)).view(query.shape))
+        sums.key[:, :, part.within(tile)].flatten(0, 1).baddbmm_(flat.mT, part.by_shared(query))
+    else:
+        assert grads.gain is not None
+        of_query, of_key = gains.gradients(part.gained(tile), of_scores, grads.gain[part.heads])
+        sums.add_query(tile, of_query)
+        sums.key[:, :, part.within(tile)] += of_key.unflatten(1, (-1, part.groups)).sum(2)
+
+
+def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
+    """Add what the gradient of the scores, in `block`, gives to everything that is read by distance or by key."""
+    grads, rows, of_scores = sums.grads, part.area.table_rows, block.scores
+    if grads.key_bias is not None:
+        amount = of_scores.sum(2)
+        shared = len(grads.key_bias) == 1
+        to = grads.key_bias if shared else grads.key_bias[part.rows]
+        to[:, part.heads, tile.key_rows] += amount.sum(0, keepdim=True) if shared else amount
+    if grads.bias is not None:
+        _add_bias(grads.bias[part.heads], block, part.start(tile))
+    if grads.query_table is not None:
+        assert block.by_query is not None
+        by_row = torch.zeros_like(block.by_query)
+        chosen(block).sum_by_query(block, by_row)
+        query = part.queries(part.plain_query, tile)
+        amount = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(query))
+        sums.add_table(grads.query_table, rows.of_query, amount)
+        of_query = torch.bmm(by_row.flatten(1, 2), part.query_table).unflatten(1, (part.batch, -1)).transpose(0, 1)
+        sums.add_query(tile, of_query, is_plain=True)
+    if sums.by_key is not None:
+        chosen(block).sum_by_key(block, sums.by_key[..., part.within(tile)])
+
+
+def _add_bias(total: Float[Tensor, "h N"], block: Block, start: int) -> None:
+    """Add every pair to the number of its distance."""
+    scores, number = block.scores, block.number
+    if number is not None:
+        gains.add_by_row(total, number, scores)
+        return
+    size = scores.shape[2] + scores.shape[3] - 1
+    by_number = scores.new_zeros(scores.shape[1], scores.shape[0], scores.shape[2], size)
+    each = torch.arange(size, dtype=torch.int32)
+    placed = Block(scores, by_number, None, None, each, None, torch.ones_like(each), None)
+    chosen(placed).sum_by_query(placed, by_number)
+    total[:, start : start + size] += by_number.sum((1, 2))
+
+
+def _by_shared(part: Part, pairs: Float[Tensor, "b h q k"]) -> Float[Tensor, "bg nq k"]:
+    """Pairs of the queries that share a key head, one query after the other; a view."""
+    return pairs.view(-1, part.groups * pairs.shape[2], pairs.shape[3])

@@ -1,0 +1,44 @@
+"""Attention a block of queries at a time."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relpos._native import chosen
+from relpos.backends.blocked.inputs import Inputs, empty_output
+from relpos.backends.blocked.pairs import without_unseen
+from relpos.backends.blocked.part import Part, parts
+from relpos.backends.call import wide
+from relpos.backends.tiles import Tile
+
+
+def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "B H Tq"]]:
+    """Output, and the log-sum-exp of each query's scores for the backward pass; both zero where it sees nothing."""
+    inputs, _ = without_unseen(inputs)
+    output = empty_output(inputs).zero_()
+    logsumexp = inputs.query.new_zeros(inputs.query.shape[:3], dtype=wide(inputs.query.dtype))
+    scratch, number = logsumexp.new_empty(0), 0
+    for part in parts(inputs):
+        scratch = part.scratch(scratch)
+        for tile in part.tiles:
+            rows, sums = _attend(part, tile, scratch, number)
+            output[part.rows, part.heads, tile.query_rows] = rows
+            logsumexp[part.rows, part.heads, tile.query_rows] = sums
+            number += 1
+    return output, logsumexp
+
+
+def _attend(
+    part: Part, tile: Tile, scratch: Tensor, number: int
+) -> tuple[Float[Tensor, "b h q Dv"], Float[Tensor, "b h q"]]:
+    block = part.block(tile, scratch)
+    sums, logsumexp = chosen(block).softmax(block)
+    if part.inputs.seed is not None:
+        block.scores.mul_(part.dropout(block.scores, number))
+    output = part.weighted(block.scores, part.value, tile)
+    if part.inputs.value_table is not None:
+        by_row = part.by_value_row(block.scores, tile)
+        output += torch.bmm(by_row.flatten(1, 2), part.value_table).unflatten(1, by_row.shape[1:3]).transpose(0, 1)
+    return output.mul_(sums.reciprocal().masked_fill_(sums == 0.0, 0.0)[..., None]), logsumexp

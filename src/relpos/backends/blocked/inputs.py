@@ -1,0 +1,95 @@
+"""What the operator of this backend takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Inputs(NamedTuple):
+    """The arguments of `relpos::blocked_attention`, in its order. A distance d has number `d - least`, of N.
+
+    Attributes:
+        query, key, value: `[B, H, Tq, D]`, `[B, G, Tk, D]`, `[B, G, Tk, Dv]`; rotated where the scheme rotates.
+        plain_query, plain_key: as they were before; None where nothing rotates.
+        bias: `[H, N]`, of each distance.
+        key_bias: `[b, H, Tk]`.
+        query_table, key_table, value_table: `[H or 1, R, D]`, `[.., Dv]` for values.
+        gain: `[H, R]` or `[H, R, D]`.
+        query_row, key_row, value_row, gain_row: `[N]`, the rows of the distances, int32.
+        query_document, key_document: as `Call.documents` gives them.
+        offsets: `[b]`, or None for the same `offset` everywhere; as `Positions.offset`.
+        query_position, key_position: `[b, T]`, where positions do not count up along memory; else None.
+        attn_mask: `[b, h, Tq, Tk]`.
+        seed: of dropout, one integer.
+        least, offset, back, ahead: whole numbers; the band is `Call.band`.
+        scale, dropout_p: as in `attention`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    plain_query: Tensor | None
+    plain_key: Tensor | None
+    bias: Tensor | None
+    key_bias: Tensor | None
+    query_table: Tensor | None
+    key_table: Tensor | None
+    value_table: Tensor | None
+    gain: Tensor | None
+    query_row: Tensor | None
+    key_row: Tensor | None
+    value_row: Tensor | None
+    gain_row: Tensor | None
+    query_document: Tensor | None
+    key_document: Tensor | None
+    offsets: Tensor | None
+    query_position: Tensor | None
+    key_position: Tensor | None
+    attn_mask: Tensor | None
+    seed: Tensor | None
+    least: int
+    offset: int
+    back: int
+    ahead: int
+    scale: float
+    dropout_p: float
+
+    @property
+    def size(self) -> int:
+        """N."""
+        rows = (self.bias, self.query_row, self.key_row, self.value_row, self.gain_row)
+        return next((row.shape[-1] for row in rows if row is not None), self.query.shape[2] + self.key.shape[2] - 1)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a pair's distance may follow from something else than its places in memory."""
+        return self.query_position is not None or (self.offsets is not None and self.is_paired)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether who sees whom has to be looked up pair by pair."""
+        return self.query_position is not None or self.attn_mask is not None
+
+
+class Gradients(NamedTuple):
+    """Of the inputs of the same names, None for those that have none; in float32 or float64 while they are summed."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    plain_query: Tensor | None
+    plain_key: Tensor | None
+    bias: Tensor | None
+    key_bias: Tensor | None
+    query_table: Tensor | None
+    key_table: Tensor | None
+    value_table: Tensor | None
+    gain: Tensor | None
+
+
+def empty_output(inputs: Inputs) -> Tensor:
+    """`[B, H, Tq, Dv]`, heads side by side within a token, as torch's own kernels lay it out."""
+    query, value = inputs.query, inputs.value
+    return query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3]).transpose(1, 2)

@@ -1,0 +1,95 @@
+"""`relpos::blocked_attention`: schema, kernels, shapes for graphs, gradient. Imported once, by the backend."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from relpos.backends.blocked.backward import backward
+from relpos.backends.blocked.forward import forward
+from relpos.backends.blocked.inputs import Gradients, Inputs, empty_output
+from relpos.backends.call import wide
+
+NAME = "relpos::blocked_attention"
+_OPTIONAL = (
+    "plain_query plain_key bias key_bias query_table key_table value_table gain query_row key_row value_row gain_row"
+    " query_document key_document offsets query_position key_position attn_mask seed"
+)
+ARGUMENTS = ", ".join(
+    (
+        *(f"Tensor {name}" for name in ("query", "key", "value")),
+        *(f"Tensor? {name}" for name in _OPTIONAL.split()),
+        *(f"SymInt {name}" for name in ("least", "offset", "back", "ahead")),
+        "float scale, float dropout_p",
+    )
+)
+#: How many of the arguments may have a gradient, and how many are tensors; they come first.
+GRADIENTS, TENSORS = len(Gradients._fields), 22
+
+torch.library.define(NAME, f"({ARGUMENTS}) -> (Tensor output, Tensor logsumexp)")
+torch.library.define(
+    f"{NAME}_backward", f"(Tensor grad_output, Tensor output, Tensor logsumexp, {ARGUMENTS}) -> Tensor[]"
+)
+
+
+@torch.library.impl(NAME, "cpu")
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return forward(Inputs(*inputs))
+
+
+@torch.library.register_fake(NAME)  # type: ignore[untyped-decorator]
+def _forward_shapes(*inputs: Any) -> tuple[Tensor, Tensor]:
+    given = Inputs(*inputs)
+    return empty_output(given), given.query.new_empty(given.query.shape[:3], dtype=wide(given.query.dtype))
+
+
+@torch.library.impl(f"{NAME}_backward", "cpu")
+def _backward(grad_output: Tensor, output: Tensor, logsumexp: Tensor, *inputs: Any) -> list[Tensor]:
+    grads = backward(grad_output, output, logsumexp, Inputs(*inputs))
+    return [grad for grad in grads if grad is not None]
+
+
+@torch.library.register_fake(f"{NAME}_backward")  # type: ignore[untyped-decorator]
+def _backward_shapes(grad_output: Tensor, output: Tensor, logsumexp: Tensor, *inputs: Any) -> list[Tensor]:
+    return [x.new_empty(x.shape) for x in inputs[:GRADIENTS] if x is not None]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:TENSORS], *output)
+    ctx.numbers = inputs[TENSORS:]
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    needs = ctx.needs_input_grad
+    if grad_output is None:
+        return (None,) * len(needs)
+    *tensors, output, logsumexp = ctx.saved_tensors
+    grads = iter(torch.ops.relpos.blocked_attention_backward(grad_output, output, logsumexp, *tensors, *ctx.numbers))
+    found = [None if x is None else next(grads) for x in tensors[:GRADIENTS]]
+    wanted = [grad if needed else None for grad, needed in zip(found, needs, strict=False)]
+    return (*wanted, *(None,) * (len(needs) - GRADIENTS))
+
+
+def _no_second_gradient(*_: Any) -> NoReturn:
+    raise NotImplementedError(
+        "attention: a gradient of the gradient was asked for, and the 'blocked' backend has the first one only. "
+        'What to do: pass backend="reference", which has all of them.'
+    )
+
+
+torch.library.register_autograd(NAME, _gradient, setup_context=_keep)
+torch.library.register_autograd(f"{NAME}_backward", _no_second_gradient)
+
+
+def blocked_attention(inputs: Inputs) -> Tensor:
+    """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if recorded or torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+        output: Tensor = torch.ops.relpos.blocked_attention(*inputs)[0]
+        return output
+    return forward(inputs)[0]

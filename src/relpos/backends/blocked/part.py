@@ -1,0 +1,254 @@
+"""Some batch rows and heads of a call, over one segment: what forward and backward pass both need of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relpos._native import Block, chosen
+from relpos.backends.blocked import gains
+from relpos.backends.blocked.inputs import Inputs
+from relpos.backends.blocked.pairs import Pairs
+from relpos.backends.blocked.rows import Rows, places
+from relpos.backends.call import UNBOUNDED, wide
+from relpos.backends.segments import Segment, segments
+from relpos.backends.tiles import Tile, narrowed, of_rows, tiles
+
+#: Scores held at a time: what stays in the caches of two cores.
+SCORES = 2**20
+#: Queries a block, at least and at most: products of fewer are slow, those of more leave the caches.
+FEWEST, MOST = 64, 512
+#: Numbers between the rows of `by_key`: rows a power of two apart would share a few places of the caches.
+PADDING = 16
+
+
+class Part:
+    """Batch rows `rows` and key heads `shared` over a segment, in float32 or float64.
+
+    Attributes:
+        heads: the query heads that share the key heads.
+        tiles: the blocks of queries and the keys that they see, in order.
+        query, plain_query: `[b, h, Tq, D]`, times the scale.
+        key, plain_key, value: `[b, g, k, D]`, the segment's keys, 0 where nobody sees them.
+    """
+
+    def __init__(self, inputs: Inputs, area: Area, rows: slice, shared: slice) -> None:
+        self.inputs, self.area, self.rows, self.shared = inputs, area, rows, shared
+        self.dtype, self.tiles = wide(inputs.query.dtype), area.tiles
+        self.groups = inputs.query.shape[1] // inputs.key.shape[1]
+        self.heads = slice(shared.start * self.groups, shared.stop * self.groups)
+        self.query, self.key = self._queries(inputs.query), self._keys(inputs.key)
+        self.plain_query = self.query if inputs.plain_query is None else self._queries(inputs.plain_query)
+        self.plain_key = self.key if inputs.plain_key is None else self._keys(inputs.plain_key)
+        self.value = self._keys(inputs.value)
+        self.batch, self.head_count = self.query.shape[:2]
+
+    @functools.cached_property
+    def query_table(self) -> Float[Tensor, "h r D"]:
+        """The rows that the segment reads."""
+        return self._table(self.inputs.query_table, self.area.table_rows.of_query)
+
+    @functools.cached_property
+    def key_table(self) -> Float[Tensor, "h r D"]:
+        """The rows that the segment reads, times the scale."""
+        return self._table(self.inputs.key_table, self.area.table_rows.of_key) * self.inputs.scale
+
+    @functools.cached_property
+    def value_table(self) -> Float[Tensor, "h r D"]:
+        """The rows that the segment reads."""
+        return self._table(self.inputs.value_table, self.area.value_rows.of_query)
+
+    @functools.cached_property
+    def by_key(self) -> Float[Tensor, "h r b k"]:
+        """Product of each row of the key table with each key."""
+        keys = self.by_head(self.plain_key)
+        products = keys.new_empty(self.head_count, self.key_table.shape[1], keys.shape[1] + PADDING)
+        products = products[..., : keys.shape[1]]
+        torch.bmm(self.key_table, keys.mT, out=products)
+        return products.unflatten(2, (self.batch, -1))
+
+    def by_head(self, keys: Float[Tensor, "b g k D"]) -> Float[Tensor, "h bk D"]:
+        """For each query head, the keys of all batch rows one after the other."""
+        flat = keys.transpose(0, 1).flatten(1, 2)
+        return flat if self.groups == 1 else flat.repeat_interleave(self.groups, 0)
+
+    def queries(self, x: Float[Tensor, "b h Tq *D"], tile: Tile) -> Float[Tensor, "b h q *D"]:
+        """A tile's queries, zero where they see nothing."""
+        x = x[:, :, tile.query_rows]
+        return x if tile.seeing is None else x.masked_fill(~tile.seeing.view(-1, *[1] * (x.dim() - 3)), 0.0)
+
+    def keys(self, x: Float[Tensor, "b g k D"], tile: Tile) -> Float[Tensor, "bg kt D"]:
+        """A tile's keys or values."""
+        return x[:, :, self.within(tile)].flatten(0, 1)
+
+    def within(self, tile: Tile) -> slice:
+        """A tile's keys, among those of the segment."""
+        return slice(tile.low - self.area.segment.keys[0], tile.high - self.area.segment.keys[0])
+
+    def by_shared(self, x: Float[Tensor, "b h q D"]) -> Float[Tensor, "bg nq D"]:
+        """The queries that share a key head, one after the other."""
+        return x.reshape(-1, self.groups * x.shape[2], x.shape[3])
+
+    def times_table(self, x: Float[Tensor, "b h q D"], table: Float[Tensor, "h r D"]) -> Float[Tensor, "h b q r"]:
+        """Product of each query's vector with each row of a table."""
+        return torch.bmm(self.per_head(x), table.mT).unflatten(1, (self.batch, -1))
+
+    def per_head(self, x: Float[Tensor, "b h q D"]) -> Float[Tensor, "h bq D"]:
+        """For each head, the queries of all batch rows one after the other."""
+        return x.transpose(0, 1).reshape(self.head_count, -1, x.shape[3])
+
+    def block(self, tile: Tile, scratch: Tensor) -> Block:
+        """A tile's products, hidden ones -inf, in the memory of `scratch`, and what is to be added to them."""
+        query, inputs, pairs = self.queries(self.query, tile), self.inputs, self.area.pairs
+        scores = self.scores(query, self.key, tile, scratch)
+        if inputs.gain is not None:
+            gains.products(self.gained(tile), scores)
+        if tile.seen is not None:
+            scores.masked_fill_(~tile.seen, -torch.inf)
+        hidden = None if pairs is None else pairs.hidden(self.rows, self.heads, tile.query_rows, tile.key_rows)
+        if hidden is not None:
+            scores.masked_fill_(hidden, -torch.inf)
+        if inputs.key_bias is not None:
+            scores += of_rows(inputs.key_bias, self.rows)[:, self.heads, None, tile.key_rows]
+        number = self.number(tile)
+        return self.area.table_rows.block(
+            scores,
+            None if inputs.query_table is None else self._by_query(tile, query),
+            None if inputs.key_table is None else self.by_key[..., self.within(tile)],
+            self._bias(tile, number),
+            self.start(tile),
+            number,
+        )
+
+    def scores(
+        self, query: Float[Tensor, "b h q D"], key: Float[Tensor, "b g k D"], tile: Tile, scratch: Tensor
+    ) -> Float[Tensor, "b h q kt"]:
+        """Products of a tile's queries with its keys, in the memory of `scratch`."""
+        queries, keys = query.shape[2], tile.high - tile.low
+        scores = scratch[: self.batch * self.head_count * queries * keys].view(-1, self.groups * queries, keys)
+        torch.bmm(self.by_shared(query), self.keys(key, tile).mT, out=scores)
+        return scores.view(self.batch, self.head_count, queries, keys)
+
+    def scratch(self, given: Tensor) -> Tensor:
+        """Memory for the scores of any tile; the `given`, where it suffices."""
+        size = self.batch * self.head_count * self.area.most_scores
+        return given if given.numel() >= size else given.new_empty(size)
+
+    def weighted(
+        self, weights: Float[Tensor, "b h q kt"], value: Float[Tensor, "b g k Dv"], tile: Tile
+    ) -> Float[Tensor, "b h q Dv"]:
+        """Sums of values."""
+        flat = weights.view(-1, self.groups * weights.shape[2], weights.shape[3])
+        return torch.bmm(flat, self.keys(value, tile)).view(*weights.shape[:3], -1)
+
+    def by_value_row(self, weights: Float[Tensor, "b h q kt"], tile: Tile) -> Float[Tensor, "h b q r"]:
+        """For each query, the weights of all keys that read one row of the value table, summed."""
+        rows, queries = self.area.value_rows, weights.shape[2]
+        sums = weights.new_zeros(self.head_count, self.batch, queries, self.value_table.shape[1])
+        block = rows.block(weights, None, None, None, self.start(tile), self.number(tile))
+        chosen(block).sum_by_query(block, sums)
+        return sums
+
+    def start(self, tile: Tile) -> int:
+        """The number of a tile's smallest distance."""
+        return tile.distance - self.inputs.least
+
+    def number(self, tile: Tile) -> Int[Tensor, "*b q k"] | None:
+        """The number of each pair's distance, where it does not follow from places in memory."""
+        pairs = self.area.pairs
+        return None if pairs is None else pairs.number(self.rows, tile.query_rows, tile.key_rows)
+
+    def gained(self, tile: Tile) -> gains.Gained:
+        """What the products of a tile depend on."""
+        gain, row, number = self.inputs.gain, self.inputs.gain_row, self.number(tile)
+        assert gain is not None
+        assert row is not None
+        if number is None:
+            queries, keys = tile.end - tile.first, tile.high - tile.low
+            number = self.start(tile) + torch.arange(queries - 1, -1, -1)[:, None] + torch.arange(keys)
+        key = self.key[:, :, self.within(tile)].repeat_interleave(self.groups, 1)
+        return gains.Gained(self.queries(self.query, tile), key, gain[self.heads].to(self.dtype), row.long()[number])
+
+    def dropout(self, like: Float[Tensor, "b h q k"], number: int) -> Float[Tensor, "b h q k"]:
+        """What multiplies the probabilities of block `number`, the same each time it is asked."""
+        assert self.inputs.seed is not None
+        generator = torch.Generator().manual_seed((int(self.inputs.seed) + number) % 2**63)
+        keep = 1.0 - self.inputs.dropout_p
+        return torch.empty_like(like).bernoulli_(keep, generator=generator).div_(keep)
+
+    def _by_query(self, tile: Tile, query: Float[Tensor, "b h q D"]) -> Float[Tensor, "h b q r"]:
+        plain = query if self.inputs.plain_query is None else self.queries(self.plain_query, tile)
+        return self.times_table(plain, self.query_table)
+
+    def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "h n"] | None:
+        bias, (below, above) = self.inputs.bias, tile.hidden
+        bias = None if bias is None else bias[self.heads]
+        if number is not None or (bias is None and tile.hidden == (0, 0)):
+            return bias
+        size = tile.end - tile.first + tile.high - tile.low - 1
+        if bias is None:
+            strip = torch.zeros(1, size, dtype=self.dtype)
+        else:
+            strip = bias[:, self.start(tile) : self.start(tile) + size]
+            strip = strip if tile.hidden == (0, 0) else strip.clone()
+        if tile.hidden != (0, 0):
+            strip[:, :below] = -torch.inf
+            strip[:, size - above :] = -torch.inf
+        return strip
+
+    def _table(self, table: Tensor | None, rows: slice) -> Float[Tensor, "h r D"]:
+        assert table is not None
+        table = table.expand(self.inputs.query.shape[1], -1, -1)
+        return table[self.heads, rows].to(self.dtype)
+
+    def _queries(self, x: Float[Tensor, "B H Tq D"]) -> Float[Tensor, "b h Tq D"]:
+        return x[self.rows, self.heads].to(self.dtype) * self.inputs.scale
+
+    def _keys(self, x: Float[Tensor, "B G Tk D"]) -> Float[Tensor, "b g k D"]:
+        x = x[self.rows, self.shared, slice(*self.area.segment.keys)].to(self.dtype)
+        return x if self.area.segment.seen is None else x.masked_fill(~self.area.segment.seen[:, None], 0.0)
+
+
+class Area:
+    """A segment: its tiles, and the rows of the tables that it reads."""
+
+    def __init__(self, inputs: Inputs, segment: Segment, pairs: Pairs | None) -> None:
+        self.segment, self.pairs = segment, pairs
+        where = slice(None) if pairs is not None else places(inputs, segment)
+        self.table_rows = Rows(inputs.query_row, inputs.key_row, inputs.size, where)
+        self.value_rows = Rows(inputs.value_row, None, inputs.size, where)
+        keys, band = segment.keys[1] - segment.keys[0], (inputs.back, inputs.ahead)
+        size = min(max(SCORES // keys, FEWEST), MOST)
+        band = band if pairs is None else (UNBOUNDED, UNBOUNDED)
+        self.tiles = list(tiles(segment, band, size, whole=False, has_table=True, has_key_bias=True))
+        self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
+
+
+def parts(inputs: Inputs) -> Iterator[Part]:
+    """All of a call, so many batch rows and heads at a time that about `SCORES` scores are held."""
+    shared = inputs.key.shape[1]
+    for area in _areas(inputs):
+        fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), 1)
+        rows, some = max(fit // shared, 1), min(fit, shared)
+        start, stop = area.segment.rows.start, area.segment.rows.stop
+        for row in range(start, stop, rows):
+            for head in range(0, shared, some):
+                yield Part(inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)))
+
+
+def _areas(inputs: Inputs) -> Iterator[Area]:
+    batch, query_len, key_len = len(inputs.query), inputs.query.shape[2], inputs.key.shape[2]
+    if inputs.is_paired:
+        offset = 0 if inputs.has_numbers else inputs.offset
+        everything = Segment(slice(0, batch), (0, query_len), (0, key_len), offset)
+        yield Area(inputs, everything, Pairs(inputs))
+        return
+    offset = inputs.offset if inputs.offsets is None else inputs.offsets
+    for whole in segments(batch, query_len, key_len, offset, inputs.query_document, inputs.key_document):
+        segment = narrowed(whole, (inputs.back, inputs.ahead))
+        if segment is not None:
+            yield Area(inputs, segment, None)

@@ -1,0 +1,55 @@
+"""Which rows of its tables a segment reads."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relpos._native import Block, same
+from relpos.backends.blocked.inputs import Inputs
+from relpos.backends.segments import Segment
+
+
+class Rows:
+    """Rows by distance of a query table and a key table, counted from the first that the segment reads.
+
+    Attributes:
+        of_query, of_key: the rows that the segment reads.
+    """
+
+    def __init__(self, query_row: Tensor | None, key_row: Tensor | None, size: int, places: slice) -> None:
+        self.query_row, self.of_query = _counted(query_row, places)
+        self.key_row, self.of_key = _counted(key_row, places)
+        self.same = same(self.query_row, self.key_row, size)
+
+    def block(
+        self,
+        scores: Float[Tensor, "b h q k"],
+        by_query: Float[Tensor, "h b q r"] | None,
+        by_key: Float[Tensor, "h s b k"] | None,
+        bias: Float[Tensor, "h n"] | None,
+        start: int,
+        number: Int[Tensor, "*b q k"] | None,
+    ) -> Block:
+        """A block whose smallest distance has number `start`, unless each pair has a number of its own."""
+        size = scores.shape[2] + scores.shape[3] - 1
+        rows = (self.query_row, self.key_row, self.same)
+        if number is None:
+            rows = tuple(None if row is None else row[start : start + size] for row in rows)
+        return Block(scores, by_query, by_key, bias, *rows, number)
+
+
+def places(inputs: Inputs, segment: Segment) -> slice:
+    """The numbers of the distances that a segment sees."""
+    (first, end), (low, high) = segment.queries, segment.keys
+    least = max(segment.offset + low - end + 1, -inputs.back)
+    most = min(segment.offset + high - 1 - first, inputs.ahead)
+    return slice(least - inputs.least, most - inputs.least + 1)
+
+
+def _counted(row: Int[Tensor, " N"] | None, places: slice) -> tuple[Int[Tensor, " N"] | None, slice]:
+    """The rows counted from the smallest in `places`; those outside, which only hidden pairs read, moved inside."""
+    if row is None:
+        return None, slice(0, 0)
+    first, last = (int(x) for x in row[places].aminmax())
+    return row.clamp(first, last) - first, slice(first, last + 1)
