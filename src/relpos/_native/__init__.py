@@ -5,6 +5,6 @@ torch makes the products; these loops read them by distance. `kernel` calls relp
 
 from relpos._native.block import Block
 from relpos._native.choice import chosen
-from relpos._native.kernel import loops, same
+from relpos._native.kernel import loops, runs
 
-__all__ = ["Block", "chosen", "loops", "same"]
+__all__ = ["Block", "chosen", "loops", "runs"]

@@ -19,7 +19,8 @@ class Block(NamedTuple):
         by_key: product of each row of a table with each key; a pair reads that of row `key_row[n]`.
         bias: a pair reads number n; one row where heads agree.
         query_row, key_row: int32 rows; None where there is no table.
-        same: int32; from each n on, how many have the rows of n (of both tables); the twin needs none.
+        runs: int32; from each n on, how many have the rows of n, or, negative, how many have query rows one apart; the
+            twin needs none.
         number: None, or n of every pair, `[q, k]` or `[b, q, k]`.
     """
 
@@ -29,5 +30,5 @@ class Block(NamedTuple):
     bias: Float[Tensor, "h n"] | None
     query_row: Int[Tensor, " n"] | None
     key_row: Int[Tensor, " n"] | None
-    same: Int[Tensor, " n"] | None
+    runs: Int[Tensor, " n"] | None
     number: Int[Tensor, "*b q k"] | None

@@ -10,4 +10,4 @@ from relpos._native.block import Block
 
 def chosen(block: Block) -> ModuleType:
     """The module that computes this block."""
-    return kernel if kernel.library() is not None and kernel.runs(block) else twin
+    return kernel if kernel.library() is not None and kernel.takes(block) else twin

@@ -24,7 +24,7 @@ class _Block(ctypes.Structure):
     """`relpos_block` of relpos.c."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "same")),
+        *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "runs")),
         *((name, _POINTER) for name in ("sum", "logsumexp")),
         *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "query_rows")),
         *((name, _LONG) for name in ("by_key_head", "by_key_row", "by_key_batch", "bias_head")),
@@ -59,10 +59,10 @@ def loops() -> str:
     return "" if loaded is None else loaded.relpos_choose(None).decode()
 
 
-def runs(block: Block) -> bool:
+def takes(block: Block) -> bool:
     """Whether the kernel takes this block."""
     indexed = 0 if block.by_key is None else block.by_key.shape[1] * block.by_key.stride(1)
-    is_placed = block.number is None and block.same is not None
+    is_placed = block.number is None and block.runs is not None
     return block.scores.dtype == torch.float32 and is_placed and indexed < 2**31
 
 
@@ -94,14 +94,14 @@ def sum_by_key(block: Block, sums: Float[Tensor, "h s b k"]) -> None:
     _call("relpos_sum_by_key", _filled(block._replace(by_key=sums)))
 
 
-def same(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None, size: int) -> Int[Tensor, " n"] | None:
-    """From each of `size` numbers on, how many have the same rows; None where nothing was built."""
+def runs(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None, size: int) -> Int[Tensor, " n"] | None:
+    """The runs of `size` numbers, as `Block` describes them; None where nothing was built."""
     loaded = library()
     if loaded is None:
         return None
     counts = torch.empty(size, dtype=torch.int32)
     rows = (_POINTER(_address(row)) for row in (query_row, key_row))
-    loaded.relpos_same(*rows, _POINTER(counts.data_ptr()), _LONG(size))
+    loaded.relpos_runs(*rows, _POINTER(counts.data_ptr()), _LONG(size))
     return counts
 
 
@@ -110,13 +110,13 @@ def _call(name: str, block: _Block) -> None:
 
 
 def _filled(block: Block, **fields: int) -> _Block:
-    scores, by_query, by_key, bias, query_row, key_row, same, _ = block
+    scores, by_query, by_key, bias, query_row, key_row, runs, _ = block
     batch, heads, queries, keys = scores.shape
     filled = _Block(
         x=scores.data_ptr(),
         query_row=_address(query_row),
         key_row=_address(key_row),
-        same=_address(same),
+        runs=_address(runs),
         batch=batch,
         heads=heads,
         queries=queries,

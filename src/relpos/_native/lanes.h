@@ -28,6 +28,27 @@ INLINE FLOATS NAME(gather)(const float *from, INTS at)
 #endif
 }
 
+/* To places that all differ. */
+INLINE void NAME(scatter)(float *to, INTS at, FLOATS x)
+{
+#if defined(__AVX512F__)
+    _mm512_i32scatter_ps(to, (__m512i)at, (__m512)x, 4);
+#else
+    for (int l = 0; l < W; l++)
+        to[at[l]] = x[l];
+#endif
+}
+
+INLINE INTS NAME(lanes)(void)
+{
+    INTS lane;
+    for (int l = 0; l < W; l++)
+        lane[l] = l;
+    return lane;
+}
+
+INLINE FLOATS NAME(reversed)(FLOATS x) { return __builtin_shuffle(x, W - 1 - NAME(lanes)()); }
+
 INLINE FLOATS NAME(larger)(FLOATS x, FLOATS y)
 {
 #if defined(__AVX512F__)
@@ -59,18 +80,24 @@ INLINE FLOATS NAME(exp)(FLOATS x)
     return (FLOATS)(((INTS)p + ((INTS)shifted << 23)) & is_normal);
 }
 
+/* W neighbours of a table whose rows go up or down by one from place to place. */
+INLINE FLOATS NAME(neighbours)(const float *from, const int32_t *row)
+{
+    if (row[1] > row[0])
+        return NAME(load)(from + row[0]);
+    return NAME(reversed)(NAME(load)(from + row[0] - (W - 1)));
+}
+
 /* Adds what a row's distances say to it, and returns the largest of the sums. */
 INLINE float NAME(add)(const relpos_block *a, float *x, const float *by_query, const float *by_key, const float *bias,
                        int64_t n)
 {
     FLOATS most = (FLOATS){0} - __builtin_inff();
-    const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, *same = a->same + n;
-    INTS lane;
-    for (int l = 0; l < W; l++)
-        lane[l] = l;
+    const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, *runs = a->runs + n;
+    const INTS lane = NAME(lanes)();
     int64_t j = 0;
     while (j + W <= a->keys) {
-        int64_t end = j + same[j] < a->keys ? j + same[j] : a->keys;
+        int64_t end = j + runs[j] < a->keys ? j + runs[j] : a->keys;
         if (end - j >= W) {
             const float constant = by_query ? by_query[query_row[j]] : 0.0f;
             const float *vector = by_key ? by_key + (int64_t)key_row[j] * a->by_key_row : 0;
@@ -86,7 +113,8 @@ INLINE float NAME(add)(const relpos_block *a, float *x, const float *by_query, c
         } else {
             FLOATS sum = NAME(load)(x + j);
             if (by_query)
-                sum += NAME(gather)(by_query, NAME(load_ints)(query_row + j));
+                sum += runs[j] <= -W ? NAME(neighbours)(by_query, query_row + j)
+                                     : NAME(gather)(by_query, NAME(load_ints)(query_row + j));
             if (by_key)
                 sum += NAME(gather)(by_key + j, NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane);
             if (bias)
@@ -162,38 +190,56 @@ static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
 {
     const place at = place_of(a, row);
     float *sums = (float *)at.by_query;
-    const int32_t *query_row = a->query_row + at.n, *same = a->same + at.n;
+    const int32_t *query_row = a->query_row + at.n, *runs = a->runs + at.n;
     int64_t j = 0;
     while (j < a->keys) {
-        int64_t end = j + same[j] < a->keys ? j + same[j] : a->keys;
-        FLOATS many = {0};
-        float sum = 0.0f;
-        const int32_t to = query_row[j];
-        for (; j + W <= end; j += W)
-            many += NAME(load)(at.x + j);
-        for (; j < end; j++)
-            sum += at.x[j];
-        for (int l = 0; l < W; l++)
-            sum += many[l];
-        sums[to] += sum;
+        int64_t end = j + runs[j] < a->keys ? j + runs[j] : a->keys;
+        if (end - j >= W) {
+            const int32_t to = query_row[j];
+            FLOATS many = {0};
+            float sum = 0.0f;
+            for (; j + W <= end; j += W)
+                many += NAME(load)(at.x + j);
+            for (int l = 0; l < W; l++)
+                sum += many[l];
+            sums[to] += sum;
+        } else if (runs[j] <= -W && j + W <= a->keys) {
+            const int up = query_row[j + 1] > query_row[j];
+            float *to = sums + query_row[j] - (up ? 0 : W - 1);
+            FLOATS some = NAME(load)(at.x + j);
+            NAME(store)(to, NAME(load)(to) + (up ? some : NAME(reversed)(some)));
+            j += W;
+        } else {
+            sums[query_row[j]] += at.x[j];
+            j++;
+        }
     }
 }
 
 /* by_key[row of a pair, key] += x of the pair, over the pairs of `count` keys from `first` on with all queries. */
 static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head, int64_t first, int64_t count)
 {
+    const INTS lane = NAME(lanes)();
     for (int64_t query = 0; query < a->queries; query++) {
         const place at = place_of(a, (batch * a->heads + head) * a->queries + query);
         float *sums = (float *)at.by_key;
-        const int32_t *key_row = a->key_row + at.n, *same = a->same + at.n;
+        const int32_t *key_row = a->key_row + at.n, *runs = a->runs + at.n;
+        const int64_t last = first + count;
         int64_t j = first;
-        while (j < first + count) {
-            int64_t end = j + same[j] < first + count ? j + same[j] : first + count;
-            float *to = sums + (int64_t)key_row[j] * a->by_key_row;
-            for (; j + W <= end; j += W)
-                NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(at.x + j));
-            for (; j < end; j++)
-                to[j] += at.x[j];
+        while (j < last) {
+            int64_t end = j + runs[j] < last ? j + runs[j] : last;
+            if (end - j >= W) {
+                float *to = sums + (int64_t)key_row[j] * a->by_key_row;
+                for (; j + W <= end; j += W)
+                    NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(at.x + j));
+            } else if (j + W <= last) {
+                INTS to = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane;
+                NAME(scatter)(sums + j, to, NAME(gather)(sums + j, to) + NAME(load)(at.x + j));
+                j += W;
+            } else {
+                sums[(int64_t)key_row[j] * a->by_key_row + j] += at.x[j];
+                j++;
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ typedef struct {
     const float *bias;        /* [heads or 1, queries + keys - 1], or null */
     const int32_t *query_row; /* [queries + keys - 1] each, the smallest distance first */
     const int32_t *key_row;
-    const int32_t *same;
+    const int32_t *runs; /* as relpos_runs gives them */
     float *sum;               /* [batch, heads, queries] each */
     float *logsumexp;
     int64_t batch, heads, queries, keys;
@@ -150,12 +150,17 @@ void relpos_sum_by_key(const relpos_block *a)
     }
 }
 
-/* From each place on, how many have the same rows; either may be null. */
-void relpos_same(const int32_t *query_row, const int32_t *key_row, int32_t *same, int64_t size)
+/* From each place on: how many have the same rows; where that is one, minus how many have query rows that go on up or
+ * down by one. Either of the rows may be null. */
+void relpos_runs(const int32_t *query_row, const int32_t *key_row, int32_t *runs, int64_t size)
 {
+    int32_t same = 1, steps = 1;
     for (int64_t n = size - 1; n >= 0; n--) {
-        const int is = n + 1 < size && (!query_row || query_row[n] == query_row[n + 1])
-                       && (!key_row || key_row[n] == key_row[n + 1]);
-        same[n] = is ? same[n + 1] + 1 : 1;
+        const int is_last = n + 1 == size;
+        const int32_t step = is_last || !query_row ? 0 : query_row[n + 1] - query_row[n];
+        same = !is_last && !step && (!key_row || key_row[n] == key_row[n + 1]) ? same + 1 : 1;
+        const int goes_on = steps > 1 && n + 2 < size && step == query_row[n + 2] - query_row[n + 1];
+        steps = step * step != 1 ? 1 : goes_on ? steps + 1 : 2;
+        runs[n] = same > 1 || steps == 1 ? same : -steps;
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relpos._native import Block, same
+from relpos._native import Block, runs
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.segments import Segment
 
@@ -20,7 +20,7 @@ class Rows:
     def __init__(self, query_row: Tensor | None, key_row: Tensor | None, size: int, places: slice) -> None:
         self.query_row, self.of_query = _counted(query_row, places)
         self.key_row, self.of_key = _counted(key_row, places)
-        self.same = same(self.query_row, self.key_row, size)
+        self.runs = runs(self.query_row, self.key_row, size)
 
     def block(
         self,
@@ -33,7 +33,7 @@ class Rows:
     ) -> Block:
         """A block whose smallest distance has number `start`, unless each pair has a number of its own."""
         size = scores.shape[2] + scores.shape[3] - 1
-        rows = (self.query_row, self.key_row, self.same)
+        rows = (self.query_row, self.key_row, self.runs)
         if number is None:
             rows = tuple(None if row is None else row[start : start + size] for row in rows)
         return Block(scores, by_query, by_key, bias, *rows, number)
