@@ -19,7 +19,7 @@ ORDER: list[set[str]] = [
     {"files", "machine"},
     {"functional"},
     {"positions"},
-    {"terms"},
+    {"terms", "_native"},
     {"schemes", "backends"},
     {"arguments"},
     {"attention"},

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relpos import arguments, backends
+from relpos import _native, arguments, backends
 from relpos.backends import reference
 from relpos.backends.call import Call
 from relpos.positions import Positions
@@ -213,18 +213,23 @@ def attention_weights(call: Call) -> Float[Tensor, "B H Tq Tk"]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `attention` would do with a call: the backend, the scale, the terms, and why not the other backends."""
+    """What `attention` would do with a call: the backend, the scale, the terms, and why not the other backends.
+
+    `native` names the loops of the native kernel, which "blocked" uses, or says that none was built.
+    """
 
     backend: str
     scale: float
     terms: tuple[str, ...]
     refused: dict[str, list[str]]
+    native: str
 
     def __str__(self) -> str:
         lines = [
             f"backend  {self.backend}",
             f"scale    {self.scale:.6g}",
             f"terms    {', '.join(self.terms) or 'none'}",
+            *([f"native   {self.native}"] if self.backend == "blocked" else []),
         ]
         lines += [f"not {name}: {'; '.join(reasons)}" for name, reasons in self.refused.items()]
         return "\n".join(lines)
@@ -245,4 +250,5 @@ def explain(call: Call) -> Explanation:
     chosen = backends.choose(call)
     reasons = {name: module.why_not(call) for name, module in backends.BACKENDS.items() if name != chosen}
     refused = {name: why or [f"{chosen!r} was chosen before it"] for name, why in reasons.items()}
-    return Explanation(chosen, call.scale, tuple(type(term).__name__ for term in call.terms), refused)
+    native = _native.loops() or "not built: torch in its place"
+    return Explanation(chosen, call.scale, tuple(type(term).__name__ for term in call.terms), refused, native)

@@ -1,6 +1,7 @@
-"""What a distance adds to a block of scores, and the sums that are its gradient: in C where it was built, else in torch.
+"""What a distance adds to a block of scores, and the sums that are its gradient.
 
-torch makes the products; these loops read them by distance. `kernel` calls relpos.c, `twin` computes the same in torch.
+torch makes the products; these loops read them by distance. `kernel` calls relpos.c where it was built, `twin` computes
+the same in torch.
 """
 
 from relpos._native.block import Block

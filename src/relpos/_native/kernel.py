@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from relpos._native.block import Block
 
-PATH = Path(__file__).with_name("librelpos.so")
+NAME = "librelpos.so"
 _ADD, _SOFTMAX, _WEIGHTS = range(3)
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -25,7 +26,7 @@ class _Block(ctypes.Structure):
 
     _fields_ = (
         *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "runs")),
-        *((name, _POINTER) for name in ("sum", "logsumexp")),
+        *((name, _POINTER) for name in ("inverse", "logsumexp")),
         *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "query_rows")),
         *((name, _LONG) for name in ("by_key_head", "by_key_row", "by_key_batch", "bias_head")),
         *((name, _INT) for name in ("mode", "threads")),
@@ -38,14 +39,17 @@ def library() -> ctypes.CDLL | None:
 
     Raises: ImportError where there is one that does not load.
     """
-    if not PATH.exists():
+    # Of an editable installation, Python files stand in one folder of the package and what was built in another.
+    folders = (Path(folder) for folder in sys.modules[__package__].__path__)
+    path = next((folder / NAME for folder in folders if (folder / NAME).exists()), None)
+    if path is None:
         return None
     try:
-        loaded = ctypes.CDLL(str(PATH))
+        loaded = ctypes.CDLL(str(path))
         loaded.relpos_choose.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         raise ImportError(
-            f"relpos: its native kernel {PATH.name} is there and does not load: {error}. "
+            f"relpos: its native kernel {path} is there and does not load: {error}. "
             "What to do: install relpos again with the compiler and torch of this environment."
         ) from error
     loaded.relpos_choose(None)
@@ -73,9 +77,9 @@ def add(block: Block) -> None:
 
 def softmax(block: Block) -> tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
     """As `twin.softmax`."""
-    sums, logsumexp = block.scores.new_empty(2, *block.scores.shape[:3])
-    _call("relpos_score", _filled(block, mode=_SOFTMAX, sum=sums.data_ptr(), logsumexp=logsumexp.data_ptr()))
-    return sums, logsumexp
+    inverse, logsumexp = block.scores.new_empty(2, *block.scores.shape[:3])
+    _call("relpos_score", _filled(block, mode=_SOFTMAX, inverse=inverse.data_ptr(), logsumexp=logsumexp.data_ptr()))
+    return inverse, logsumexp
 
 
 def weights(block: Block, logsumexp: Float[Tensor, "b h q"]) -> None:

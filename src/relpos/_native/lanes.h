@@ -178,11 +178,12 @@ static void NAME(score)(const relpos_block *a, int64_t row)
     }
     if (largest == -__builtin_inff()) { /* sees nothing */
         memset(at.x, 0, 4 * a->keys);
-        a->sum[row] = a->logsumexp[row] = 0.0f;
+        a->inverse[row] = a->logsumexp[row] = 0.0f;
         return;
     }
-    a->sum[row] = NAME(exp_row)(at.x, largest, a->keys);
-    a->logsumexp[row] = largest + logf(a->sum[row]);
+    const float sum = NAME(exp_row)(at.x, largest, a->keys);
+    a->inverse[row] = 1.0f / sum;
+    a->logsumexp[row] = largest + logf(sum);
 }
 
 /* by_query[row of a pair] += x of the pair, over one query's pairs. */

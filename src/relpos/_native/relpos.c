@@ -24,7 +24,7 @@ typedef struct {
     const int32_t *query_row; /* [queries + keys - 1] each, the smallest distance first */
     const int32_t *key_row;
     const int32_t *runs; /* as relpos_runs gives them */
-    float *sum;               /* [batch, heads, queries] each */
+    float *inverse;           /* [batch, heads, queries] each */
     float *logsumexp;
     int64_t batch, heads, queries, keys;
     int64_t query_rows, by_key_head, by_key_row, by_key_batch, bias_head;

@@ -24,7 +24,7 @@ def add(block: Block) -> None:
 
 
 def softmax(block: Block) -> tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
-    """Adds, and makes of each row `exp(score - largest)`; the rows' sums and log-sum-exps, 0 for rows of -inf."""
+    """Adds, and makes of each row `exp(score - largest)`; inverse sums and log-sum-exps, both 0 for rows of -inf."""
     add(block)
     scores = block.scores
     largest = scores.amax(-1, keepdim=True)
@@ -32,7 +32,7 @@ def softmax(block: Block) -> tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"
     scores.sub_(largest.masked_fill_(blind, 0.0)).exp_()
     sums = scores.sum(-1, keepdim=True)
     logsumexp = largest + sums.log().masked_fill_(blind, 0.0)
-    return sums.squeeze(-1), logsumexp.squeeze(-1)
+    return sums.reciprocal().masked_fill_(blind, 0.0).squeeze(-1), logsumexp.squeeze(-1)
 
 
 def weights(block: Block, logsumexp: Float[Tensor, "b h q"]) -> None:

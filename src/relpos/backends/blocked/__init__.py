@@ -1,8 +1,8 @@
 """Every term, block by block of queries, in memory linear in the length.
 
 For a block of queries torch makes the products: with the keys, with the rows of a query table, and once for all blocks
-those of a key table with the keys. The native kernel (`relpos._native`) adds what each pair's distance reads of them and
-makes the softmax. Everything is computed in float32 (float64 for float64) and rounded to the dtype of the query once.
+those of a key table with the keys. The native kernel (`relpos._native`) adds what each pair's distance reads of them
+and makes the softmax. All of it is float32 (float64 for float64), and rounded to the dtype of the query once.
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ def run(call: Call) -> Float[Tensor, "B H Tq Dv"]:
 
 def _needs_distance(call: Call) -> bool:
     """Whether anything but a rotation asks how far apart two tokens are."""
-    return call.is_causal or call.window is not None or any(
-        not isinstance(term, (Rotation, KeyBias)) for term in call.terms
+    return (
+        call.is_causal
+        or call.window is not None
+        or any(not isinstance(term, (Rotation, KeyBias)) for term in call.terms)
     )
 
 

@@ -22,7 +22,7 @@ from relpos._native import Block, chosen
 from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.blocked.pairs import without_unseen
-from relpos.backends.blocked.part import Part, parts
+from relpos.backends.blocked.part import Part, multiply, parts
 from relpos.backends.call import wide
 from relpos.backends.tiles import Tile
 
@@ -34,25 +34,23 @@ def backward(
     inputs: Inputs,
 ) -> Gradients:
     """Gradients of everything that may have one, in the dtypes of the inputs."""
-    given, blind = inputs, None
+    given = inputs
     inputs, blind = without_unseen(inputs)
     if blind is not None:
         grad_output = grad_output.masked_fill(blind[..., None], 0.0)
     dtype = wide(inputs.query.dtype)
     inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
-    grads = Gradients(*(None if x is None else torch.zeros(x.shape, dtype=dtype) for x in inputs[:11]))
-    scratch = more = inner.new_empty(0)
+    grads = Gradients.zeros(given)
     number = 0
     for part in parts(inputs):
-        scratch, more = part.scratch(scratch), part.scratch(more)
         sums = _Sums(part, grads)
         of_output = grad_output[part.rows, part.heads].to(dtype)
         for tile in part.tiles:
             places = (part.rows, part.heads, tile.query_rows)
-            _add_tile(part, tile, sums, of_output, inner[places], logsumexp[places], (scratch, more), number)
+            _add_tile(part, tile, sums, of_output, inner[places], logsumexp[places], number)
             number += 1
         sums.finish()
-    return Gradients(*(None if x is None else x.to(like.dtype) for x, like in zip(grads, given, strict=False)))
+    return grads.rounded(given)
 
 
 class _Sums:
@@ -68,7 +66,7 @@ class _Sums:
         """To the gradient of the query, or of the query as it was before rotation."""
         plain = self.grads.plain_query if is_plain else None
         total = self.grads.query if plain is None else plain
-        total[self.part.rows, self.part.heads, tile.query_rows] += amount * self.part.inputs.scale
+        total[self.part.rows, self.part.heads, tile.query_rows] += amount
 
     def add_table(self, total: Tensor, rows: slice, amount: Float[Tensor, "h r D"]) -> None:
         """To the gradient of a table; heads share one of one head."""
@@ -86,8 +84,8 @@ class _Sums:
         if self.by_key is None:
             return
         assert grads.key_table is not None
-        of_products = self.by_key.flatten(2)
-        of_table = torch.bmm(of_products, part.by_head(part.plain_key)) * part.inputs.scale
+        of_products = self.by_key.flatten(2).mul_(part.inputs.scale)
+        of_table = torch.bmm(of_products, part.by_head(part.plain_key))
         self.add_table(grads.key_table, part.area.table_rows.of_key, of_table)
         of_keys = torch.bmm(of_products.mT, part.key_table)
         of_keys = of_keys.unflatten(1, (part.batch, -1)).unflatten(0, (-1, part.groups)).sum(1)
@@ -101,13 +99,12 @@ def _add_tile(
     of_output: Float[Tensor, "b h q Dv"],
     inner: Float[Tensor, "b h q"],
     logsumexp: Float[Tensor, "b h q"],
-    scratch: tuple[Tensor, Tensor],
     number: int,
 ) -> None:
     """Add what one block gives to every gradient."""
     grads, inputs, area = sums.grads, part.inputs, part.area
     of_output, query = part.queries(of_output, tile), part.queries(part.query, tile)
-    block = part.block(tile, scratch[0])
+    block = part.block(tile)
     chosen(block).weights(block, logsumexp)
     weights = kept = block.scores
     dropout = None if inputs.seed is None else part.dropout(weights, number)
@@ -115,7 +112,7 @@ def _add_tile(
         kept = weights * dropout
     flat = part.by_shared(of_output)
     sums.value[:, :, part.within(tile)].flatten(0, 1).baddbmm_(_by_shared(part, kept).mT, flat)
-    of_scores = part.scores(of_output, part.value, tile, scratch[1])
+    of_scores = part.scores(of_output, part.value, tile, "of_scores")
     if grads.value_table is not None:
         by_row = part.by_value_row(kept, tile)
         of_table = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(of_output))
@@ -129,8 +126,11 @@ def _add_tile(
     _add_biases(part, tile, sums, block._replace(scores=of_scores))
     if inputs.gain is None:
         flat = _by_shared(part, of_scores)
-        sums.add_query(tile, torch.bmm(flat, part.keys(part.key, tile)).view(query.shape))
-        sums.key[:, :, part.within(tile)].flatten(0, 1).baddbmm_(flat.mT, part.by_shared(query))
+        of_query = torch.empty_like(query, memory_format=torch.contiguous_format)
+        multiply(flat, part.keys(part.key, tile), inputs.scale, part.by_shared(of_query))
+        sums.add_query(tile, of_query)
+        to = sums.key[:, :, part.within(tile)].flatten(0, 1)
+        to.baddbmm_(flat.mT, part.by_shared(query), alpha=inputs.scale)
     else:
         assert grads.gain is not None
         of_query, of_key = gains.gradients(part.gained(tile), of_scores, grads.gain[part.heads])
@@ -152,6 +152,7 @@ def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
         assert block.by_query is not None
         by_row = torch.zeros_like(block.by_query)
         chosen(block).sum_by_query(block, by_row)
+        by_row.mul_(part.inputs.scale)
         query = part.queries(part.plain_query, tile)
         amount = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(query))
         sums.add_table(grads.query_table, rows.of_query, amount)

@@ -19,26 +19,26 @@ def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "
     inputs, _ = without_unseen(inputs)
     output = empty_output(inputs).zero_()
     logsumexp = inputs.query.new_zeros(inputs.query.shape[:3], dtype=wide(inputs.query.dtype))
-    scratch, number = logsumexp.new_empty(0), 0
+    number = 0
     for part in parts(inputs):
-        scratch = part.scratch(scratch)
         for tile in part.tiles:
-            rows, sums = _attend(part, tile, scratch, number)
-            output[part.rows, part.heads, tile.query_rows] = rows
+            rows, inverse, sums = _attend(part, tile, number)
+            torch.mul(rows, inverse[..., None], out=output[part.rows, part.heads, tile.query_rows])
             logsumexp[part.rows, part.heads, tile.query_rows] = sums
             number += 1
     return output, logsumexp
 
 
 def _attend(
-    part: Part, tile: Tile, scratch: Tensor, number: int
-) -> tuple[Float[Tensor, "b h q Dv"], Float[Tensor, "b h q"]]:
-    block = part.block(tile, scratch)
-    sums, logsumexp = chosen(block).softmax(block)
+    part: Part, tile: Tile, number: int
+) -> tuple[Float[Tensor, "b h q Dv"], Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
+    """Output still to be divided by the sums of weights, the inverse of those, and their logarithm."""
+    block = part.block(tile)
+    inverse, logsumexp = chosen(block).softmax(block)
     if part.inputs.seed is not None:
         block.scores.mul_(part.dropout(block.scores, number))
     output = part.weighted(block.scores, part.value, tile)
     if part.inputs.value_table is not None:
         by_row = part.by_value_row(block.scores, tile)
         output += torch.bmm(by_row.flatten(1, 2), part.value_table).unflatten(1, by_row.shape[1:3]).transpose(0, 1)
-    return output.mul_(sums.reciprocal().masked_fill_(sums == 0.0, 0.0)[..., None]), logsumexp
+    return output, inverse, logsumexp

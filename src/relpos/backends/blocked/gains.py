@@ -18,6 +18,7 @@ class Gained(NamedTuple):
 
     query: Float[Tensor, "b h q D"]
     key: Float[Tensor, "b h k D"]
+    scale: float
     gain: Float[Tensor, "h R *D"]
     row: Int[Tensor, "*b q k"]
 
@@ -42,13 +43,14 @@ def gradients(
     """Gradients of query and key from that of the products; that of the gain is added to `of_gain`."""
     query, key = given.query, given.key
     if given.gain.dim() == 2:
+        of_content = of_content * given.scale
         add_by_row(of_gain, given.row, of_content * (query @ key.mT))
         of_content = of_content * given.values()
         return of_content @ key, of_content.mT @ query
     of_query, of_key = torch.zeros_like(query), torch.zeros_like(key)
     for some in _some(given):
         weighted = of_content[:, :, some, :, None]
-        gained = weighted * given.values(some)
+        gained = weighted * given.values(some) * given.scale
         of_query[:, :, some] = (gained * key[:, :, None]).sum(3)
         of_key += (gained * query[:, :, some, None]).sum(2)
         add_by_row(of_gain, given.row[..., some, :], weighted * _by_channel(given, some))
@@ -56,7 +58,7 @@ def gradients(
 
 
 def _by_channel(given: Gained, some: slice) -> Float[Tensor, "b h q k D"]:
-    return given.query[:, :, some, None] * given.key[:, :, None]
+    return given.query[:, :, some, None] * given.key[:, :, None] * given.scale
 
 
 def _some(given: Gained) -> Iterator[slice]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from relpos.backends.call import wide
 
 
 class Inputs(NamedTuple):
@@ -56,6 +59,11 @@ class Inputs(NamedTuple):
     scale: float
     dropout_p: float
 
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        """What may need a gradient, in the order of `Gradients`."""
+        vectors = (self.query, self.key, self.value, self.plain_query, self.plain_key)
+        return *vectors, self.bias, self.key_bias, self.query_table, self.key_table, self.value_table, self.gain
+
     @property
     def size(self) -> int:
         """N."""
@@ -87,6 +95,25 @@ class Gradients(NamedTuple):
     key_table: Tensor | None
     value_table: Tensor | None
     gain: Tensor | None
+
+    @classmethod
+    def zeros(cls, inputs: Inputs) -> Gradients:
+        """To be summed, in float32 or float64."""
+        dtype = wide(inputs.query.dtype)
+        return cls._of([None if x is None else torch.zeros(x.shape, dtype=dtype) for x in inputs.differentiable()])
+
+    def rounded(self, inputs: Inputs) -> Gradients:
+        """In the dtypes of the inputs."""
+        pairs = zip(self, inputs.differentiable(), strict=True)
+        return self._of([None if x is None or like is None else x.to(like.dtype) for x, like in pairs])
+
+    @classmethod
+    def _of(cls, values: list[Tensor | None]) -> Gradients:
+        query, key, value, *others = values
+        assert query is not None
+        assert key is not None
+        assert value is not None
+        return cls(query, key, value, *others)
 
 
 def empty_output(inputs: Inputs) -> Tensor:

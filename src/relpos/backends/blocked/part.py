@@ -14,14 +14,16 @@ from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.pairs import Pairs
 from relpos.backends.blocked.rows import Rows, places
+from relpos.backends.blocked.scratch import SCRATCH
 from relpos.backends.call import UNBOUNDED, wide
 from relpos.backends.segments import Segment, segments
 from relpos.backends.tiles import Tile, narrowed, of_rows, tiles
 
-#: Scores held at a time: what stays in the caches of two cores.
+#: Scores held at a time, where several heads or rows of the batch fit: what stays in the caches of two cores.
 SCORES = 2**20
-#: Queries a block, at least and at most: products of fewer are slow, those of more leave the caches.
-FEWEST, MOST = 64, 512
+#: Queries a block: products of fewer are slow. Less where a head's scores would be more than `MOST`, but `FEWEST`.
+ROWS, MOST, FEWEST = 512, 2**22, 128
+PLANES = 2
 #: Numbers between the rows of `by_key`: rows a power of two apart would share a few places of the caches.
 PADDING = 16
 
@@ -32,7 +34,7 @@ class Part:
     Attributes:
         heads: the query heads that share the key heads.
         tiles: the blocks of queries and the keys that they see, in order.
-        query, plain_query: `[b, h, Tq, D]`, times the scale.
+        query, plain_query: `[b, h, Tq, D]`.
         key, plain_key, value: `[b, g, k, D]`, the segment's keys, 0 where nobody sees them.
     """
 
@@ -54,8 +56,8 @@ class Part:
 
     @functools.cached_property
     def key_table(self) -> Float[Tensor, "h r D"]:
-        """The rows that the segment reads, times the scale."""
-        return self._table(self.inputs.key_table, self.area.table_rows.of_key) * self.inputs.scale
+        """The rows that the segment reads."""
+        return self._table(self.inputs.key_table, self.area.table_rows.of_key)
 
     @functools.cached_property
     def value_table(self) -> Float[Tensor, "h r D"]:
@@ -64,12 +66,13 @@ class Part:
 
     @functools.cached_property
     def by_key(self) -> Float[Tensor, "h r b k"]:
-        """Product of each row of the key table with each key."""
+        """Product of each row of the key table with each key, scaled."""
         keys = self.by_head(self.plain_key)
-        products = keys.new_empty(self.head_count, self.key_table.shape[1], keys.shape[1] + PADDING)
+        shape = (self.head_count, self.key_table.shape[1], keys.shape[1] + PADDING)
+        products = SCRATCH.take("by_key", shape, self.dtype)
         products = products[..., : keys.shape[1]]
-        torch.bmm(self.key_table, keys.mT, out=products)
-        return products.unflatten(2, (self.batch, -1))
+        multiply(self.key_table, keys.mT, self.inputs.scale, products)
+        return products.view(*shape[:2], self.batch, -1)
 
     def by_head(self, keys: Float[Tensor, "b g k D"]) -> Float[Tensor, "h bk D"]:
         """For each query head, the keys of all batch rows one after the other."""
@@ -93,18 +96,22 @@ class Part:
         """The queries that share a key head, one after the other."""
         return x.reshape(-1, self.groups * x.shape[2], x.shape[3])
 
-    def times_table(self, x: Float[Tensor, "b h q D"], table: Float[Tensor, "h r D"]) -> Float[Tensor, "h b q r"]:
+    def times_table(
+        self, x: Float[Tensor, "b h q D"], table: Float[Tensor, "h r D"], scale: float = 1.0
+    ) -> Float[Tensor, "h b q r"]:
         """Product of each query's vector with each row of a table."""
-        return torch.bmm(self.per_head(x), table.mT).unflatten(1, (self.batch, -1))
+        x = self.per_head(x)
+        products = SCRATCH.take("by_query", (*x.shape[:2], table.shape[1]), self.dtype)
+        return multiply(x, table.mT, scale, products).view(len(x), self.batch, -1, table.shape[1])
 
     def per_head(self, x: Float[Tensor, "b h q D"]) -> Float[Tensor, "h bq D"]:
         """For each head, the queries of all batch rows one after the other."""
         return x.transpose(0, 1).reshape(self.head_count, -1, x.shape[3])
 
-    def block(self, tile: Tile, scratch: Tensor) -> Block:
-        """A tile's products, hidden ones -inf, in the memory of `scratch`, and what is to be added to them."""
+    def block(self, tile: Tile) -> Block:
+        """A tile's products, hidden ones -inf, and what is to be added to them; to be used before the next block."""
         query, inputs, pairs = self.queries(self.query, tile), self.inputs, self.area.pairs
-        scores = self.scores(query, self.key, tile, scratch)
+        scores = self.scores(query, self.key, tile, "scores", inputs.scale)
         if inputs.gain is not None:
             gains.products(self.gained(tile), scores)
         if tile.seen is not None:
@@ -125,18 +132,19 @@ class Part:
         )
 
     def scores(
-        self, query: Float[Tensor, "b h q D"], key: Float[Tensor, "b g k D"], tile: Tile, scratch: Tensor
+        self,
+        query: Float[Tensor, "b h q D"],
+        key: Float[Tensor, "b g k D"],
+        tile: Tile,
+        purpose: str,
+        scale: float = 1.0,
     ) -> Float[Tensor, "b h q kt"]:
-        """Products of a tile's queries with its keys, in the memory of `scratch`."""
+        """Products of a tile's queries with its keys."""
         queries, keys = query.shape[2], tile.high - tile.low
-        scores = scratch[: self.batch * self.head_count * queries * keys].view(-1, self.groups * queries, keys)
-        torch.bmm(self.by_shared(query), self.keys(key, tile).mT, out=scores)
-        return scores.view(self.batch, self.head_count, queries, keys)
-
-    def scratch(self, given: Tensor) -> Tensor:
-        """Memory for the scores of any tile; the `given`, where it suffices."""
-        size = self.batch * self.head_count * self.area.most_scores
-        return given if given.numel() >= size else given.new_empty(size)
+        scores = SCRATCH.take(purpose, (self.batch, self.head_count, queries, keys), self.dtype)
+        flat = scores.view(-1, self.groups * queries, keys)
+        multiply(self.by_shared(query), self.keys(key, tile).mT, scale, flat)
+        return scores
 
     def weighted(
         self, weights: Float[Tensor, "b h q kt"], value: Float[Tensor, "b g k Dv"], tile: Tile
@@ -171,7 +179,8 @@ class Part:
             queries, keys = tile.end - tile.first, tile.high - tile.low
             number = self.start(tile) + torch.arange(queries - 1, -1, -1)[:, None] + torch.arange(keys)
         key = self.key[:, :, self.within(tile)].repeat_interleave(self.groups, 1)
-        return gains.Gained(self.queries(self.query, tile), key, gain[self.heads].to(self.dtype), row.long()[number])
+        query, gain = self.queries(self.query, tile), gain[self.heads].to(self.dtype)
+        return gains.Gained(query, key, self.inputs.scale, gain, row.long()[number])
 
     def dropout(self, like: Float[Tensor, "b h q k"], number: int) -> Float[Tensor, "b h q k"]:
         """What multiplies the probabilities of block `number`, the same each time it is asked."""
@@ -182,7 +191,7 @@ class Part:
 
     def _by_query(self, tile: Tile, query: Float[Tensor, "b h q D"]) -> Float[Tensor, "h b q r"]:
         plain = query if self.inputs.plain_query is None else self.queries(self.plain_query, tile)
-        return self.times_table(plain, self.query_table)
+        return self.times_table(plain, self.query_table, self.inputs.scale)
 
     def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "h n"] | None:
         bias, (below, above) = self.inputs.bias, tile.hidden
@@ -206,11 +215,16 @@ class Part:
         return table[self.heads, rows].to(self.dtype)
 
     def _queries(self, x: Float[Tensor, "B H Tq D"]) -> Float[Tensor, "b h Tq D"]:
-        return x[self.rows, self.heads].to(self.dtype) * self.inputs.scale
+        return x[self.rows, self.heads].to(self.dtype)
 
     def _keys(self, x: Float[Tensor, "B G Tk D"]) -> Float[Tensor, "b g k D"]:
         x = x[self.rows, self.shared, slice(*self.area.segment.keys)].to(self.dtype)
         return x if self.area.segment.seen is None else x.masked_fill(~self.area.segment.seen[:, None], 0.0)
+
+
+def multiply(x: Float[Tensor, "n i c"], y: Float[Tensor, "n c j"], scale: float, out: Tensor) -> Tensor:
+    """`scale x @ y`, in the memory of `out`."""
+    return torch.baddbmm(out, x, y, beta=0.0, alpha=scale, out=out)
 
 
 class Area:
@@ -222,7 +236,7 @@ class Area:
         self.table_rows = Rows(inputs.query_row, inputs.key_row, inputs.size, where)
         self.value_rows = Rows(inputs.value_row, None, inputs.size, where)
         keys, band = segment.keys[1] - segment.keys[0], (inputs.back, inputs.ahead)
-        size = min(max(SCORES // keys, FEWEST), MOST)
+        size = max(min(MOST // keys, ROWS), FEWEST)
         band = band if pairs is None else (UNBOUNDED, UNBOUNDED)
         self.tiles = list(tiles(segment, band, size, whole=False, has_table=True, has_key_bias=True))
         self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
@@ -232,7 +246,7 @@ def parts(inputs: Inputs) -> Iterator[Part]:
     """All of a call, so many batch rows and heads at a time that about `SCORES` scores are held."""
     shared = inputs.key.shape[1]
     for area in _areas(inputs):
-        fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), 1)
+        fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), PLANES)
         rows, some = max(fit // shared, 1), min(fit, shared)
         start, stop = area.segment.rows.start, area.segment.rows.stop
         for row in range(start, stop, rows):
@@ -247,8 +261,8 @@ def _areas(inputs: Inputs) -> Iterator[Area]:
         everything = Segment(slice(0, batch), (0, query_len), (0, key_len), offset)
         yield Area(inputs, everything, Pairs(inputs))
         return
-    offset = inputs.offset if inputs.offsets is None else inputs.offsets
-    for whole in segments(batch, query_len, key_len, offset, inputs.query_document, inputs.key_document):
+    offsets = inputs.offset if inputs.offsets is None else inputs.offsets
+    for whole in segments(batch, query_len, key_len, offsets, inputs.query_document, inputs.key_document):
         segment = narrowed(whole, (inputs.back, inputs.ahead))
         if segment is not None:
             yield Area(inputs, segment, None)

@@ -33,10 +33,11 @@ class Rows:
     ) -> Block:
         """A block whose smallest distance has number `start`, unless each pair has a number of its own."""
         size = scores.shape[2] + scores.shape[3] - 1
-        rows = (self.query_row, self.key_row, self.runs)
-        if number is None:
-            rows = tuple(None if row is None else row[start : start + size] for row in rows)
-        return Block(scores, by_query, by_key, bias, *rows, number)
+        here = slice(start, start + size) if number is None else slice(None)
+        query_row, key_row, runs = (
+            None if row is None else row[here] for row in (self.query_row, self.key_row, self.runs)
+        )
+        return Block(scores, by_query, by_key, bias, query_row, key_row, runs, number)
 
 
 def places(inputs: Inputs, segment: Segment) -> slice:
