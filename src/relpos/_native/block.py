@@ -27,7 +27,7 @@ class Block(NamedTuple):
     scores: Float[Tensor, "b h q k"]
     by_query: Float[Tensor, "h b q r"] | None
     by_key: Float[Tensor, "h s b k"] | None
-    bias: Float[Tensor, "h n"] | None
+    bias: Float[Tensor, "some n"] | None
     query_row: Int[Tensor, " n"] | None
     key_row: Int[Tensor, " n"] | None
     runs: Int[Tensor, " n"] | None

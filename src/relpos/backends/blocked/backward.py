@@ -96,7 +96,7 @@ def _add_tile(
     part: Part,
     tile: Tile,
     sums: _Sums,
-    of_output: Float[Tensor, "b h q Dv"],
+    of_output: Float[Tensor, "b h Tq Dv"],
     inner: Float[Tensor, "b h q"],
     logsumexp: Float[Tensor, "b h q"],
     number: int,

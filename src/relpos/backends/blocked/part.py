@@ -193,7 +193,7 @@ class Part:
         plain = query if self.inputs.plain_query is None else self.queries(self.plain_query, tile)
         return self.times_table(plain, self.query_table, self.inputs.scale)
 
-    def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "h n"] | None:
+    def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "some n"] | None:
         bias, (below, above) = self.inputs.bias, tile.hidden
         bias = None if bias is None else bias[self.heads]
         if number is not None or (bias is None and tile.hidden == (0, 0)):

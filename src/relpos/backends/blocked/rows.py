@@ -27,7 +27,7 @@ class Rows:
         scores: Float[Tensor, "b h q k"],
         by_query: Float[Tensor, "h b q r"] | None,
         by_key: Float[Tensor, "h s b k"] | None,
-        bias: Float[Tensor, "h n"] | None,
+        bias: Float[Tensor, "some n"] | None,
         start: int,
         number: Int[Tensor, "*b q k"] | None,
     ) -> Block:
