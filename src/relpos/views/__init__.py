@@ -1,0 +1,20 @@
+"""What there is to see of a scheme, as numbers and names: for the charts, for the terminal and for the docs' table."""
+
+from relpos.views.build import arguments_of, build
+from relpos.views.of_scheme import views_of
+from relpos.views.view import Heat, Line, Lines, Note, Run, Steps, View
+from relpos.views.weights import fill
+
+__all__ = [
+    "Heat",
+    "Line",
+    "Lines",
+    "Note",
+    "Run",
+    "Steps",
+    "View",
+    "arguments_of",
+    "build",
+    "fill",
+    "views_of",
+]
