@@ -26,7 +26,9 @@ def chart_of(scheme: Scheme, views: Sequence[View], origin: str) -> alt.VConcatC
     drawn = [_DRAW[type(view)](view, colour_of(scheme.name)) for view in views if not isinstance(view, Note)]
     lines = [line for text in (repr(scheme), origin, *notes) for line in textwrap.wrap(text, 100)]
     title = alt.TitleParams(
-        f"{scheme.name}: encodes {scheme.encodes}, acts on {scheme.injects_at}", subtitle=lines, color=colour_of(scheme.name)
+        f"{scheme.name}: encodes {scheme.encodes}, acts on {scheme.injects_at}",
+        subtitle=lines,
+        color=colour_of(scheme.name),
     )
     chart = alt.VConcatChart(vconcat=drawn, spacing=28, title=title)
     # Each view has colours of its own meaning.
@@ -44,7 +46,7 @@ def _heat(view: Heat, _: str) -> alt.Chart | alt.FacetChart:
     x = alt.X("left:Q", title=view.x).scale(domain=[view.columns[0][0] - 0.5, view.columns[-1][1] + 0.5], nice=False)
     y = alt.Y("top:Q", title=view.y).scale(domain=[-0.5, len(view.values[0]) - 0.5], nice=False, reverse=True)
     axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, width // 45), offset=2, domain=False)
-    y_axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, height // 25), offset=2, domain=False)
+    y_axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, height // 16), offset=2, domain=False)
     colour = alt.Color("value:Q", title=view.value).scale(**_colours(view))
     # Each cell reaches under the next by half a pixel: no hairline shows between them.
     across = 0.5 / width * (view.columns[-1][1] - view.columns[0][0] + 1)
@@ -103,7 +105,9 @@ def _colours(view: Heat) -> dict[str, Any]:
 
 def _lines(view: Lines, colour: str) -> alt.LayerChart:
     rows = [
-        {"line": line.name, "x": x, "y": _rounded(y)} for line in view.lines for x, y in zip(line.x, line.y, strict=True)
+        {"line": line.name, "x": x, "y": _rounded(y)}
+        for line in view.lines
+        for x, y in zip(line.x, line.y, strict=True)
     ]
     names = [line.name for line in view.lines]
     first, last = view.lines[0].x[0], view.lines[0].x[-1]
@@ -179,8 +183,8 @@ def _steps(view: Steps, colour: str) -> alt.LayerChart:
         y=y,
         tooltip=["row:Q", "first:Q", "last:Q"],
     )
-    far = [end for end, goes_on in ((first, view.goes_on[0]), (last, view.goes_on[1])) if goes_on]
-    said = {0: "", 1: ": that end's row goes on beyond", 2: ": the end rows go on beyond"}[len(far)]
+    ends = {(False, False): "", (True, False): ": its left end goes on", (False, True): ": its right end goes on"}
+    said = ends.get(view.goes_on, ": both ends go on")
     return alt.LayerChart(layer=[bars]).properties(width=WIDTH, height=130, title=_heading(f"{view.title}{said}"))
 
 

@@ -26,7 +26,9 @@ _WORDS = {"true": True, "false": False, "none": None}
 def build(call: str, name: str, given: Mapping[str, object], sizes: Mapping[str, object] = SIZES) -> Scheme:
     """The scheme `name` with the arguments given, and `sizes` for those that it needs and nobody gave."""
     needed = {key: sizes[key] for key, one in _parameters(call, name).items() if _is_needed(one) and key in sizes}
-    missing = [key for key, one in _parameters(call, name).items() if _is_needed(one) and key not in {**needed, **given}]
+    missing = [
+        key for key, one in _parameters(call, name).items() if _is_needed(one) and key not in {**needed, **given}
+    ]
     if missing:
         options = ", ".join(_option(key) for key in missing)
         raise errors.value(call, f"{name} without {options}", f"a value for {options}", f"pass {options}.")
@@ -68,7 +70,9 @@ def _parameters(call: str, name: str) -> Mapping[str, Parameter]:
 
 def _unknown(call: str, name: str, word: str, parameters: Mapping[str, Parameter]) -> ValueError:
     allowed = ", ".join(_option(key, one) for key, one in parameters.items())
-    return errors.value(call, f"{word!r} for {name}", allowed or f"no options: {name} takes none", "see relpos schemes.")
+    return errors.value(
+        call, f"{word!r} for {name}", allowed or f"no options: {name} takes none", "see relpos schemes."
+    )
 
 
 def _option(key: str, parameter: Parameter | None = None) -> str:

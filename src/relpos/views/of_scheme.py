@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from jaxtyping import Float
@@ -29,7 +29,7 @@ LENGTH, POSITIONS, REACH = 32, 64, 128
 #: A heat map of more cells is neither drawn in a useful time nor read.
 MOST_CELLS = 200_000
 DISTANCE = "distance (key - query)"
-_MEETS: dict[type, str] = {QueryDistance: "met by queries", KeyDistance: "met by keys", ValueDistance: "added to values"}
+_MEETS: dict[type, str] = {QueryDistance: "meets queries", KeyDistance: "meets keys", ValueDistance: "added to values"}
 
 
 @torch.no_grad()
@@ -58,6 +58,14 @@ def views_of(scheme: Scheme, length: int | None = None, reach: int | None = None
     if not views:
         return (Note(f"{scheme.name} adds {'nothing' if not terms else 'no table'}: there is nothing to draw."),)
     return (*dict.fromkeys(views), *_notes(scheme))  # tables that are read by the same rows show them once
+
+
+def origin_of(scheme: Scheme, names: Mapping[str, str] | None = None, file: str = "") -> str:
+    """Where the numbers of the learned tables are from, in words: a file's tensors, or the constructor."""
+    tables = [name for name, _ in scheme.named_parameters()]
+    if names:
+        return f"{', '.join(f'{table} is {names[table]}' for table in tables)} of {file}"
+    return f"{', '.join(tables)} as built, before training" if tables else ""
 
 
 def _dense_bias(scheme: Scheme, length: int) -> Iterator[Heat]:
@@ -196,7 +204,7 @@ def _notes(scheme: Scheme) -> Iterable[Note]:
     for name, table in scheme.named_parameters():
         if table.numel() and bool((table == table.flatten()[0]).all()):
             start = f"{float(table.flatten()[0]):g}"
-            yield Note(f"All of {name} is {start}, as before training. --weights FILE shows a trained one.")
+            yield Note(f"All of {name} is {start}. --weights FILE shows a trained one.")
 
 
 def _reach(scheme: Scheme) -> int:

@@ -14,7 +14,7 @@ from relpos.views.view import Heat, Line, Lines, Note, Run, Steps, View
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 # An odd number, so that distance 0 has the middle.
-COLUMNS = 47
+COLUMNS = 43
 # Rows of one view; of a longer one, evenly chosen ones.
 MOST_ROWS = 16
 # Entries of one side of a bucket map.
@@ -26,8 +26,10 @@ def head_of(scheme: Scheme, origin: str) -> Iterator[Text]:
     yield Text(scheme.name, style="bold cyan").append(f"  {scheme!r}", style="not bold default")
     tables = ", ".join(f"{name} {list(table.shape)}" for name, table in scheme.named_parameters())
     count = sum(table.numel() for table in scheme.parameters())
-    learned = f"learns {tables}: {count:,} numbers, {origin}" if tables else "learns nothing"
+    learned = f"learns {tables}: {count:,} numbers" if tables else "learns nothing"
     yield Text(f"encodes {scheme.encodes}, acts on {scheme.injects_at}, {learned}", style="dim")
+    if origin:
+        yield Text(origin, style="dim")
 
 
 def text_of(view: View) -> Iterator[Text | Table]:

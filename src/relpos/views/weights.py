@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def fill(scheme: Scheme, path: Path, tensors: Sequence[str] = (), *, transposed:
     return names
 
 
+def settings_in(path: Path) -> dict[str, dict[str, object]]:
+    """Constructor arguments by scheme name, of a file that holds `scheme.table` tensors and says so in its metadata."""
+    with safe_open(path, framework="pt") as file:
+        return {name: json.loads(settings) for name, settings in (file.metadata() or {}).items()}
+
+
 def _named(tables: dict[str, Tensor], tensors: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in tensors:
@@ -86,6 +93,8 @@ def _copy(table: Tensor, given: Tensor, what: str, transposed: bool) -> None:
         turned = " (transposed)" if transposed else ""
         raise errors.value(CALL, f"{what} of shape {list(given.shape)}{turned}", f"{wanted}", fix)
     if not bool(given.isfinite().all()):
-        raise errors.value(CALL, f"{what} with numbers that are not finite", "finite numbers", "look at the checkpoint.")
+        raise errors.value(
+            CALL, f"{what} with numbers that are not finite", "finite numbers", "look at the checkpoint."
+        )
     with torch.no_grad():
         table.copy_(given)
