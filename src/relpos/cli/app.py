@@ -9,7 +9,7 @@ from relpos.cli.study import study
 
 app = typer.Typer(
     name="relpos",
-    help="Relative positions in Transformers: the schemes, how they look, what they do beyond the trained length, what they cost.",
+    help="Relative positions in Transformers: how schemes look, what they do beyond the trained length, and cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.callback()
 def relpos() -> None:
-    """Relative positions in Transformers: the schemes, how they look, what they do beyond the trained length, what they cost."""
+    """Relative positions in Transformers: how schemes look, what they do beyond the trained length, and cost."""
 
 
 app.command()(study)

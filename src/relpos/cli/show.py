@@ -11,6 +11,7 @@ from relpos.cli.extras import needs_extra
 
 if TYPE_CHECKING:
     from relpos.schemes import Scheme
+    from relpos.views import View
 
 SchemeName = Annotated[str | None, typer.Argument(metavar="SCHEME", help="Its name; `relpos schemes` lists them.")]
 Out = Annotated[
@@ -95,7 +96,7 @@ def _show(
         _draw(scheme, views, origin, out)
 
 
-def _print(scheme: "Scheme", views: Sequence[object], origin: str) -> None:
+def _print(scheme: "Scheme", views: "Sequence[View]", origin: str) -> None:
     with needs_extra("study"):
         from rich.console import Console
 
@@ -105,7 +106,7 @@ def _print(scheme: "Scheme", views: Sequence[object], origin: str) -> None:
         console.print(line, highlight=False)
 
 
-def _draw(scheme: "Scheme", views: Sequence[object], origin: str, out: Path) -> None:
+def _draw(scheme: "Scheme", views: "Sequence[View]", origin: str, out: Path) -> None:
     with needs_extra("study"):
         from relpos import errors
         from relpos.plots.save import save

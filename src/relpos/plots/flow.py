@@ -1,25 +1,15 @@
-"""From a sentence to scores: positions, distances, clipping, lookup, sum, with the numbers of a real example.
-
-The sentence has one word twice. Its two tokens have the same content, so that without positions their scores are
-equal; the table, trained to look at the word before, tells them apart.
-"""
+"""From a sentence to scores: positions, distances, clipping, lookup, sum, with the numbers of `example`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-import relpos
-from relpos import functional
+from relpos.plots.example import MAX_DISTANCE, SENTENCE, Example, example
 from relpos.plots.style import DIVERGING, INK, styled
 
-SENTENCE = ("the", "cat", "eats", "the", "fish")
-MAX_DISTANCE, WIDTH = 2, 4
 #: The pair that is followed through the picture: where the distance is clipped.
 QUERY, KEY = 4, 0
 
@@ -28,53 +18,6 @@ CELL, HEAD = 40, 62
 WORDS, DISTANCES, ROWS, TABLE = 0, 185, 450, 710
 BIAS, CONTENT, SCORES = 32, 316, 600
 ROW, PAGE_WIDTH = 325, 890
-
-
-@dataclass(frozen=True)
-class Example:
-    """Everything that the picture shows: `[T, T]` by query and key, and the table `[2k + 1]`."""
-
-    distance: Int[Tensor, "T T"]
-    row: Int[Tensor, "T T"]
-    table: Float[Tensor, " R"]
-    bias: Float[Tensor, "T T"]
-    content: Float[Tensor, "T T"]
-    score: Float[Tensor, "T T"]
-
-
-def example() -> Example:
-    """The numbers, each from the library's own call."""
-    vectors = _word_vectors()
-    positions = relpos.Positions.arange(len(SENTENCE))
-    scheme = _trained(vectors)
-    bias = scheme.bias(len(SENTENCE))[0].detach()
-    content = vectors @ vectors.T / WIDTH**0.5
-    distance = positions.distance()
-    row = functional.shaw_index(distance, MAX_DISTANCE)
-    return Example(distance, row, scheme.table.detach()[0], bias, content, content + bias)
-
-
-def _word_vectors() -> Float[Tensor, "T D"]:
-    """A vector of -1, 0 and 1 for each word; equal words have equal vectors."""
-    generator = torch.Generator().manual_seed(8)
-    of_word = {word: torch.randint(-1, 2, (WIDTH,), generator=generator).float() for word in dict.fromkeys(SENTENCE)}
-    return torch.stack([of_word[word] for word in SENTENCE])
-
-
-def _trained(vectors: Float[Tensor, "T D"]) -> relpos.ShawBias:
-    """A table that has learned to look at the word before, rounded to tenths so that a reader can add."""
-    scheme = relpos.ShawBias(num_heads=1, max_distance=MAX_DISTANCE)
-    optimizer = torch.optim.SGD(scheme.parameters(), lr=1.0)
-    query = vectors[None, None]
-    for _ in range(10):
-        weights = relpos.attention_weights(query, query, query, scheme)[0, 0]
-        loss = -weights.diagonal(-1).log().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        scheme.table.copy_((10 * scheme.table).round() / 10)
-    return scheme
 
 
 def flow_chart() -> alt.LayerChart:
@@ -169,32 +112,60 @@ def _labels() -> list[dict[str, Any]]:
 
 
 def _drawn(boxes: list[dict[str, Any]], labels: list[dict[str, Any]], numbers: Example) -> alt.LayerChart:
-    width, height = PAGE_WIDTH, ROW + HEAD + len(SENTENCE) * CELL + 34
-    x = alt.X("x:Q", axis=None).scale(domain=[-10, width - 10], nice=False)
-    y = alt.Y("y:Q", axis=None).scale(domain=[0, height], nice=False, reverse=True)
-    layers: list[alt.Chart] = []
-    most = {
-        "distance": len(SENTENCE) - 1.0,
-        "bias": float(numbers.table.abs().max()),
-        "score": float(numbers.score.abs().max()),
-    }
-    most |= {"table": most["bias"], "content": most["score"]}
-    for panel, limit in most.items():
-        layers.append(_cells([box for box in boxes if box["panel"] == panel], x, y, limit))
-    layers.append(_cells([box for box in boxes if box["panel"] in ("sentence", "row")], x, y, None))
-    texts = alt.Chart(alt.InlineData(values=boxes)).encode(x=x, y=y)
-    middle = texts.transform_calculate(mx="(datum.x + datum.x2) / 2", my="(datum.y + datum.y2) / 2")
-    # Dark cells at the ends of the colour scale carry white text.
-    dark = [{**box, "dark": _is_dark(box, most)} for box in boxes]
-    middle.data = alt.InlineData(values=dark)
-    layers.append(
-        middle.mark_text(fontSize=13).encode(
-            x=alt.X("mx:Q", axis=None),
-            y=alt.Y("my:Q", axis=None),
-            text="text:N",
-            color=alt.Color("dark:N", legend=None).scale(domain=[False, True], range=[INK, "white"]),
-        )
-    )
+    height = ROW + HEAD + len(SENTENCE) * CELL + 34
+    layers = [
+        *_cells(boxes, _limits(numbers)),
+        *_texts(labels),
+        _layer(_arrows()).mark_point(shape="triangle-right", filled=True, size=130, color="#888888", opacity=1),
+        _layer(_followed(boxes, numbers))
+        .mark_rect(filled=False, stroke=INK, strokeWidth=2.5)
+        .encode(x2="x2:Q", y2="y2:Q"),
+        _layer([{"x": 0, "y": height - 10, "text": _caption(numbers)}])
+        .mark_text(align="left", baseline="middle", fontSize=12, color=INK)
+        .encode(text="text:N"),
+    ]
+    # One pair of axes, in pixels, for all layers.
+    x, y = alt.X("x:Q").scale(domain=[-10, PAGE_WIDTH - 10]), alt.Y("y:Q").scale(domain=[0, height], reverse=True)
+    layers.insert(0, _layer([]).mark_point().encode(x=x.axis(None), y=y.axis(None)))
+    chart = alt.LayerChart(layer=layers).properties(width=PAGE_WIDTH, height=height).resolve_scale(color="independent")
+    drawn: alt.LayerChart = styled(chart)
+    return drawn
+
+
+def _layer(rows: list[dict[str, Any]]) -> alt.Chart:
+    x, y = alt.X("x:Q", axis=None).scale(nice=False), alt.Y("y:Q", axis=None).scale(nice=False)
+    layer: alt.Chart = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
+    return layer
+
+
+def _limits(numbers: Example) -> dict[str, float]:
+    """The number at the end of each panel's colour scale; content and scores share one, as table and bias do."""
+    table, score = float(numbers.table.abs().max()), float(numbers.score.abs().max())
+    return {"distance": len(SENTENCE) - 1.0, "table": table, "bias": table, "content": score, "score": score}
+
+
+def _cells(boxes: list[dict[str, Any]], limits: dict[str, float]) -> list[alt.Chart]:
+    """The boxes in their colours, and the numbers in them, white where the box is dark."""
+    layers = []
+    for panel in dict.fromkeys(box["panel"] for box in boxes):
+        cells = _layer([box for box in boxes if box["panel"] == panel]).encode(x2="x2:Q", y2="y2:Q")
+        if panel not in limits:
+            layers.append(cells.mark_rect(stroke="white", strokeWidth=2, color="#eeeeee"))
+            continue
+        domain = [round(step * limits[panel] / 4, 6) for step in range(-4, 5)]
+        colour = alt.Color("value:Q", legend=None).scale(range=DIVERGING, domain=domain)
+        layers.append(cells.mark_rect(stroke="white", strokeWidth=2).encode(color=colour))
+    for dark, ink in ((False, INK), (True, "white")):
+        rows = [
+            {"x": (box["x"] + box["x2"]) / 2, "y": (box["y"] + box["y2"]) / 2, "text": box["text"]}
+            for box in boxes
+            if dark == (box["panel"] in limits and abs(box["value"]) > 0.6 * limits[box["panel"]])
+        ]
+        layers.append(_layer(rows).mark_text(fontSize=13, color=ink).encode(text="text:N"))
+    return layers
+
+
+def _texts(labels: list[dict[str, Any]]) -> list[alt.Chart]:
     styles: dict[str, dict[str, Any]] = {
         "heading": {"align": "left", "fontSize": 15, "fontWeight": "bold"},
         "under": {"align": "left", "fontSize": 12, "color": "#555555"},
@@ -203,66 +174,34 @@ def _drawn(boxes: list[dict[str, Any]], labels: list[dict[str, Any]], numbers: E
         "after": {"align": "left", "fontSize": 11, "color": "#555555"},
         "sign": {"align": "center", "fontSize": 26, "fontWeight": "bold"},
     }
-    for style, look in styles.items():
-        chosen = [label for label in labels if label["style"] == style]
-        layers.append(
-            alt.Chart(alt.InlineData(values=chosen))
-            .mark_text(baseline="middle", **look)
-            .encode(x=x, y=y, text="text:N")
-        )
-    layers += [_arrows(x, y), _outlines(boxes, numbers, x, y), _caption(numbers, x, y, height)]
-    chart = alt.LayerChart(layer=layers).properties(width=width, height=height)
-    return styled(chart.resolve_scale(color="independent"))
+    return [
+        _layer([label for label in labels if label["style"] == style])
+        .mark_text(baseline="middle", **look)
+        .encode(text="text:N")
+        for style, look in styles.items()
+    ]
 
 
-def _cells(boxes: list[dict[str, Any]], x: alt.X, y: alt.Y, limit: float | None) -> alt.Chart:
-    base = alt.Chart(alt.InlineData(values=boxes)).mark_rect(stroke="white", strokeWidth=2)
-    if limit is None:
-        return base.mark_rect(stroke="white", strokeWidth=2, color="#eeeeee").encode(x=x, y=y, x2="x2:Q", y2="y2:Q")
-    domain = [round(step * limit / 4, 6) for step in range(-4, 5)]
-    colour = alt.Color("value:Q", legend=None).scale(range=DIVERGING, domain=domain)
-    return base.encode(x=x, y=y, x2="x2:Q", y2="y2:Q", color=colour)
-
-
-def _is_dark(box: dict[str, Any], most: dict[str, float]) -> bool:
-    return box["panel"] in most and abs(box["value"]) > 0.6 * most[box["panel"]]
-
-
-def _arrows(x: alt.X, y: alt.Y) -> alt.Chart:
+def _arrows() -> list[dict[str, Any]]:
     middle = HEAD + len(SENTENCE) * CELL / 2
-    rows = [{"x": at, "y": middle} for at in (DISTANCES - 57, ROWS - 52, TABLE - 50)]
-    return (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_point(shape="triangle-right", filled=True, size=130, color="#888888", opacity=1)
-        .encode(x=x, y=y)
-    )
+    return [{"x": at, "y": middle} for at in (DISTANCES - 57, ROWS - 52, TABLE - 50)]
 
 
-def _outlines(boxes: list[dict[str, Any]], numbers: Example, x: alt.X, y: alt.Y) -> alt.Chart:
-    """The followed pair, in every panel that it goes through."""
+def _followed(boxes: list[dict[str, Any]], numbers: Example) -> list[dict[str, Any]]:
+    """The followed pair's box in every panel that it goes through."""
     row = int(numbers.row[QUERY, KEY])
     followed = {("sentence", QUERY, 0), ("sentence", KEY, 0), ("table", row, 0)}
     followed |= {(panel, QUERY, KEY) for panel in ("distance", "row", "bias", "content", "score")}
-    chosen = [box for box in boxes if (box["panel"], box["i"], box["j"]) in followed and box["kind"] != "position"]
-    return (
-        alt.Chart(alt.InlineData(values=chosen))
-        .mark_rect(filled=False, stroke=INK, strokeWidth=2.5)
-        .encode(x=x, y=y, x2="x2:Q", y2="y2:Q")
-    )
+    return [box for box in boxes if (box["panel"], box["i"], box["j"]) in followed and box["kind"] != "position"]
 
 
-def _caption(numbers: Example, x: alt.X, y: alt.Y, height: float) -> alt.Chart:
+def _caption(numbers: Example) -> str:
     """What the outlined cells say, in words."""
     row = int(numbers.row[QUERY, KEY])
     other = max(place for place, word in enumerate(SENTENCE) if word == SENTENCE[KEY])
-    text = (
-        f"Outlined: \u201c{SENTENCE[QUERY]}\u201d looks at the first \u201c{SENTENCE[KEY]}\u201d, distance "
-        f"{int(numbers.distance[QUERY, KEY])}, row {row}, bias {float(numbers.table[row]):.1f}. The second "
-        f"\u201c{SENTENCE[other]}\u201d has the same content, {float(numbers.content[QUERY, other]):.1f}, and another score."
-    ).replace("-", "\u2212")
-    rows = [{"x": 0, "y": height - 10, "text": text}]
     return (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_text(align="left", baseline="middle", fontSize=12, color=INK)
-        .encode(x=x, y=y, text="text:N")
-    )
+        f"Outlined: \u201c{SENTENCE[QUERY]}\u201d looks at the first \u201c{SENTENCE[KEY]}\u201d, distance "
+        f"{int(numbers.distance[QUERY, KEY])}, row {row}, bias {float(numbers.table[row]):.1f}. "
+        f"The second \u201c{SENTENCE[other]}\u201d has the same content, "
+        f"{float(numbers.content[QUERY, other]):.1f}, and another score."
+    ).replace("-", "\u2212")

@@ -49,7 +49,7 @@ def names_at_places() -> list[dict[str, Any]]:
         mark = mark_of(name)
         for place in scheme.injects_at.split(" and "):
             known = place in PLACES
-            entry = {
+            entry: dict[str, Any] = {
                 "scheme": name,
                 "text": name if known else f"{name} ({place})",
                 "place": place if known else "nowhere",

@@ -97,4 +97,8 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 def _page(specification: dict[str, Any], title: str) -> str:
     # "<" as \u003c: no text of the chart can end the script that holds it.
     script = json.dumps(specification).replace("<", "\\u003c")
-    return _PAGE.format(title=html.escape(title), library=vl_convert.javascript_bundle(), specification=script)
+    return _PAGE.format(
+        title=html.escape(title),
+        library=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        specification=script,
+    )

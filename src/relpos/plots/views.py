@@ -32,7 +32,8 @@ def chart_of(scheme: Scheme, views: Sequence[View], origin: str) -> alt.VConcatC
     )
     chart = alt.VConcatChart(vconcat=drawn, spacing=28, title=title)
     # Each view has colours of its own meaning.
-    return styled(chart.resolve_scale(color="independent"))
+    drawn_together: alt.VConcatChart = styled(chart.resolve_scale(color="independent"))
+    return drawn_together
 
 
 def _heat(view: Heat, _: str) -> alt.Chart | alt.FacetChart:
@@ -75,11 +76,13 @@ def _heat(view: Heat, _: str) -> alt.Chart | alt.FacetChart:
         )
         .properties(width=width, height=height)
     )
-    if len(view.panels) == 1:
-        return cells.properties(title=_heading(view.title))
-    header = alt.Header(title=None, labelFontSize=12, labelColor=INK, labelPadding=3)
-    facet = alt.Facet("panel:N", sort=list(view.panels), header=header)
-    return cells.facet(facet, columns=columns, spacing=GAP, title=_heading(view.title))
+    drawn: alt.Chart | alt.FacetChart = cells
+    if len(view.panels) > 1:
+        header = alt.Header(title=None, labelFontSize=12, labelColor=INK, labelPadding=3)
+        facet = alt.Facet("panel:N", sort=list(view.panels), header=header)
+        drawn = cells.facet(facet, columns=columns, spacing=GAP)
+    drawn.title = _heading(view.title)
+    return drawn
 
 
 def _size(view: Heat) -> tuple[int, int, int]:
@@ -140,11 +143,9 @@ def _line_names(lines: Sequence[Line], low: float, high: float, stroke: alt.Colo
     ends = [line.y[-1] for line in lines]
     gap = NAME_HEIGHT / max(HEIGHT, NAME_HEIGHT * len(lines)) * (high - low)
     rows = [
-        {"line": line.name, "end": _rounded(end), "name": _rounded(place)}
+        {"line": line.name, "end": _rounded(end), "name": _rounded(-place)}
         for line, end, place in zip(lines, ends, spread([-end for end in ends], gap), strict=True)
     ]
-    for row in rows:
-        row["name"] = -float(row["name"])
     base = alt.Chart(alt.InlineData(values=rows)).encode(color=stroke)
     join = base.mark_rule(strokeWidth=1, opacity=0.7).encode(
         x=alt.value(WIDTH + 4), x2=alt.value(WIDTH + 16), y="end:Q", y2="name:Q"

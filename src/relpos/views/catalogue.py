@@ -113,9 +113,9 @@ def updated(page: str, entries: Sequence[Entry]) -> str:
     for command in (LONG, SHORT):
         region = re.compile(rf"(<!-- {command} -->\n).*?(<!-- end -->)", re.DOTALL)
         table = as_markdown(entries, short=command == SHORT)
-        page, found = region.subn(lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", page)
-        if found:
-            return page
+        match = region.search(page)
+        if match:
+            return f"{page[: match.end(1)]}\n{table}\n\n{page[match.start(2) :]}"
     raise relpos.errors.value(
         CALL, "a page without a marked region", f"<!-- {LONG} --> ... <!-- end -->", "mark where the table stands."
     )

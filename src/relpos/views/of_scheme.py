@@ -29,6 +29,7 @@ LENGTH, POSITIONS, REACH = 32, 64, 128
 #: A heat map of more cells is neither drawn in a useful time nor read.
 MOST_CELLS = 200_000
 DISTANCE = "distance (key - query)"
+_Vectors = QueryDistance | KeyDistance | ValueDistance
 _MEETS: dict[type, str] = {QueryDistance: "meets queries", KeyDistance: "meets keys", ValueDistance: "added to values"}
 
 
@@ -50,7 +51,7 @@ def views_of(scheme: Scheme, length: int | None = None, reach: int | None = None
         return (_input_table(scheme, length),)
     terms = scheme.terms(Positions.arange(1))
     reach = _reach(scheme) if reach is None else reach
-    views = [*_dense_bias(scheme, length or LENGTH)]
+    views: list[View] = [*_dense_bias(scheme, length or LENGTH)]
     for term in terms:
         views += _term_views(scheme, term, terms, reach)
     if not views:
@@ -89,8 +90,8 @@ def _term_views(scheme: Scheme, term: Term, terms: tuple[Term, ...], reach: int)
         table, of = (term.table, "") if term.table.dim() == 2 else (term.table.mean(-1), ", mean over channels")
         title = f"Gain of the content score against distance{of}"
         return [_by_head(title, "gain", distance, table[:, term.row(distance)]), _steps(term.row, reach)]
-    if isinstance(term, QueryDistance | KeyDistance | ValueDistance):
-        meets = [_MEETS[type(one)] for one in terms if type(one) in _MEETS and one.table is term.table]
+    if isinstance(term, _Vectors):
+        meets = [_MEETS[type(one)] for one in terms if isinstance(one, _Vectors) and one.table is term.table]
         name = next((name for name, table in scheme.named_parameters() if table is term.table), "table")
         return [_vectors(f"{name}, {' and '.join(meets)}", term.table, term.row, reach), _steps(term.row, reach)]
     if isinstance(term, Rotation):

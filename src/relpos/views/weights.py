@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -56,7 +56,7 @@ def settings_in(path: Path) -> dict[str, dict[str, object]]:
         return {name: json.loads(settings) for name, settings in (file.metadata() or {}).items()}
 
 
-def _named(tables: dict[str, Tensor], tensors: Sequence[str]) -> dict[str, str]:
+def _named(tables: Mapping[str, Tensor], tensors: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in tensors:
         key, equals, name = word.partition("=")
