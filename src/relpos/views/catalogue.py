@@ -17,7 +17,7 @@ import relpos
 from relpos.backends import BACKENDS
 from relpos.schemes import SCHEMES, Scheme
 from relpos.schemes.absolute import Absolute
-from relpos.views.build import build
+from relpos.views.options import build
 
 #: What constructors get that have no default of their own.
 SIZES: dict[str, object] = {

@@ -38,6 +38,8 @@ def fill(scheme: Scheme, path: Path, tensors: Sequence[str] = (), *, transposed:
             CALL, f"{scheme.name} with these settings, which learns nothing", "a learned table", "leave it out."
         )
     names = {key: key for key in tables} | _named(tables, tensors)
+    if not path.is_file():
+        raise errors.value(CALL, f"{path}, which is no file", "a safetensors file", "check the path.")
     try:
         with safe_open(path, framework="pt") as file:
             known = list(file.keys())
