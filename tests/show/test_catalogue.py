@@ -25,7 +25,19 @@ def run(*arguments: str) -> str:
 
 def test_entries_are_what_the_papers_count() -> None:
     """Parameters at H 2, D 4, E 5, k 7, 11 rows, counted by hand; T5's and DeBERTa's sizes are the published ones."""
-    options = "--heads 2 --head-dim 4 --embed-dim 5 --max-distance 7 --max-len 11 --json".split()
+    options = [
+        "--heads",
+        "2",
+        "--head-dim",
+        "4",
+        "--embed-dim",
+        "5",
+        "--max-distance",
+        "7",
+        "--max-len",
+        "11",
+        "--json",
+    ]
     found = {entry["name"]: entry for entry in json.loads(run(*options))}
     assert sorted(found) == sorted(SCHEMES)
     assert {name: entry["parameters"] for name, entry in found.items()} == {

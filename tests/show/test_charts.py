@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -54,7 +55,7 @@ def test_t5_buckets_and_bias(bidirectional: bool, buckets: int, most: int) -> No
     assert (steps[0]["first"], steps[-1]["last"]) == (-reach, reach)
     read = {d: step["row"] for step in steps for d in range(step["first"], step["last"] + 1)}
     assert read == {d: t5_bucket(d, bidirectional, buckets, most) for d in range(-reach, reach + 1)}
-    assert all(a["row"] != b["row"] and a["last"] + 1 == b["first"] for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a["row"] != b["row"] and a["last"] + 1 == b["first"] for a, b in itertools.pairwise(steps))
 
     lines = rows(chart, "Bias against distance")
     assert len(lines) == 3 * (2 * reach + 1)
