@@ -25,20 +25,8 @@ def run(*arguments: str) -> str:
 
 def test_entries_are_what_the_papers_count() -> None:
     """Parameters at H 2, D 4, E 5, k 7, 11 rows, counted by hand; T5's and DeBERTa's sizes are the published ones."""
-    options = [
-        "--heads",
-        "2",
-        "--head-dim",
-        "4",
-        "--embed-dim",
-        "5",
-        "--max-distance",
-        "7",
-        "--max-len",
-        "11",
-        "--json",
-    ]
-    found = {entry["name"]: entry for entry in json.loads(run(*options))}
+    sizes = ["--heads", "2", "--head-dim", "4", "--embed-dim", "5", "--max-distance", "7", "--max-len", "11"]
+    found = {entry["name"]: entry for entry in json.loads(run(*sizes, "--json"))}
     assert sorted(found) == sorted(SCHEMES)
     assert {name: entry["parameters"] for name, entry in found.items()} == {
         "alibi": 0,
@@ -120,6 +108,7 @@ def test_errors_are_one_message(arguments: list[str], message: str, tmp_path: Pa
     assert page.read_text() == "no table\n"
 
 
-def test_a_bar_in_a_source_does_not_end_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relpos.NoPE, "__doc__", "Nothing.\n\n    Valid: any.\n    Source: A | B, 2020.\n    ")
-    assert r"| A \| B, 2020 |" in run("--markdown")
+def test_a_bar_ends_no_cell_and_et_al_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    doc = "Nothing.\n\n    Valid: any.\n    Source: A et al. Journal | B,\n        2020. More.\n    "
+    monkeypatch.setattr(relpos.NoPE, "__doc__", doc)
+    assert r"| A et al. Journal \| B, 2020 |" in run("--markdown")

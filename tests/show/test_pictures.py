@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from charts import data_sets
+from typer.testing import CliRunner
 
 import relpos
+from relpos.cli.app import app
 from relpos.plots.flow import flow_chart
 from relpos.plots.injection import PLACES, injection_chart, names_at_places
 from relpos.plots.pictures import specifications
@@ -59,7 +61,6 @@ def test_the_comparison_sees_a_number_that_changed() -> None:
     one = with_data(drawn, drawn["datasets"])
     other = with_data(drawn, {name: [dict(row) for row in rows] for name, rows in drawn["datasets"].items()})
     assert alike(one, other)
-    data_sets(drawn, drawn["datasets"])
     cell = next(iter(other["vconcat"][0]["data"]))
     cell["value"] += 0.01
     assert not alike(one, other)
@@ -71,6 +72,16 @@ def test_pages_show_them(page: str) -> None:
     shown = set(re.findall(r"(?:\]\(|src=\")(?:docs/)?pictures/(\w+)\.png", text))
     assert shown >= ({"flow", "injection", "t5"} if page == "README.md" else set(DRAWN))
     assert all((PICTURES / f"{name}.png").exists() for name in shown)
+
+
+def test_the_readme_draws_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last command of the section, typed as it stands."""
+    text = (ROOT / "README.md").read_text().replace("\\\n", "")
+    command = re.findall(r"^relpos (show .*) --out t5\.png$", text, re.MULTILINE)[-1].split()
+    monkeypatch.chdir(ROOT)
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "t5.png")])
+    assert result.exit_code == 0, result.output
+    assert alike(specification_of((tmp_path / "t5.png").read_bytes()), DRAWN["t5"])
 
 
 # The data flow.

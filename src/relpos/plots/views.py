@@ -47,7 +47,7 @@ def _heat(view: Heat, _: str) -> alt.Chart | alt.FacetChart:
     x = alt.X("left:Q", title=view.x).scale(domain=[view.columns[0][0] - 0.5, view.columns[-1][1] + 0.5], nice=False)
     y = alt.Y("top:Q", title=view.y).scale(domain=[-0.5, len(view.values[0]) - 0.5], nice=False, reverse=True)
     axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, width // 45), offset=2, domain=False)
-    y_axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, height // 16), offset=2, domain=False)
+    y_axis = alt.Axis(grid=False, tickMinStep=1, format="d", tickCount=max(2, height // 22), offset=2, domain=False)
     colour = alt.Color("value:Q", title=view.value).scale(**_colours(view))
     # Each cell reaches under the next by half a pixel: no hairline shows between them.
     across = 0.5 / width * (view.columns[-1][1] - view.columns[0][0] + 1)
