@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: study bench test lint format clean
+.PHONY: study bench docs test lint format clean
 
 study: $(READY)
 	$(VENV)/bin/relpos study
 
 bench: $(READY)
 	$(VENV)/bin/relpos bench
+
+# The pictures and tables of the docs, which a test compares with what the code draws and prints.
+docs: $(READY)
+	$(VENV)/bin/relpos show --docs docs/pictures --weights docs/study/tables.safetensors
+	$(VENV)/bin/relpos schemes --update docs/schemes.md --update README.md
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest

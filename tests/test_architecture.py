@@ -24,6 +24,7 @@ ORDER: list[set[str]] = [
     {"arguments"},
     {"attention"},
     {"nn"},
+    {"views"},
     {"plots"},
     {"study", "bench"},
     {"cli"},

@@ -43,11 +43,13 @@ class DistanceBias:
 
     `values(distance, dtype)` takes int64 of any shape and returns `[H, *shape]`, computed in `dtype`.
     `between(first, end, dtype)` gives `[H, end - first]`, those of distances `first` to `end - 1`, where a scheme has
-    a faster way to them.
+    a faster way to them. `row` says which row of its table a distance reads, where it has a table: no backend needs
+    it, who looks at the scheme does.
     """
 
     values: Callable[[Int[Tensor, "*shape"], torch.dtype], Float[Tensor, "H *shape"]]
     between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]] | None = None
+    row: RowOf | None = None
 
     def over(self, first: int, end: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "H n"]:
         """The values at distances `first` to `end - 1`."""
@@ -56,13 +58,15 @@ class DistanceBias:
         return self.values(torch.arange(first, end, device=device), dtype)
 
     @classmethod
-    def clipped(cls, reach: int, between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]]) -> DistanceBias:
+    def clipped(
+        cls, reach: int, between: Callable[[int, int, torch.dtype], Float[Tensor, "H n"]], row: RowOf | None = None
+    ) -> DistanceBias:
         """A bias whose value at distance d is that at `clip(d, -reach, reach)`."""
 
         def values(distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
             return lookup(between(-reach, reach + 1, dtype), distance.clamp(-reach, reach) + reach)
 
-        return cls(values, between)
+        return cls(values, between, row)
 
 
 @dataclass(frozen=True, eq=False)

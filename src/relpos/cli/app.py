@@ -3,11 +3,13 @@
 import typer
 
 from relpos.cli.bench import bench
+from relpos.cli.schemes import schemes
+from relpos.cli.show import show
 from relpos.cli.study import study
 
 app = typer.Typer(
     name="relpos",
-    help="Relative positions in Transformers: what schemes do beyond the trained length, and what they cost.",
+    help="Relative positions in Transformers: how schemes look, what they do beyond the trained length, and cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -16,8 +18,10 @@ app = typer.Typer(
 
 @app.callback()
 def relpos() -> None:
-    """Relative positions in Transformers: what schemes do beyond the trained length, and what they cost."""
+    """Relative positions in Transformers: how schemes look, what they do beyond the trained length, and cost."""
 
 
 app.command()(study)
 app.command()(bench)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(show)
+app.command()(schemes)

@@ -6,12 +6,19 @@ of neighbouring hues differ in shape too.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import altair as alt
+
+Chart = TypeVar("Chart", alt.LayerChart, alt.VConcatChart)
 
 FONT = "Helvetica, Arial, DejaVu Sans, sans-serif"
 INK = "#222222"
 FAINT = "#dddddd"
+#: Heat maps: of numbers around 0, orange over white to purple (ColorBrewer's PuOr); of others, pale to dark
+#: (ColorBrewer's YlGnBu). Both keep their order with any colour vision and in grey print.
+DIVERGING = ["#7f3b08", "#b35806", "#e08214", "#fdb863", "#f7f7f7", "#b2abd2", "#8073ac", "#542788", "#2d004b"]
+SEQUENTIAL = ["#ffffd9", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,21 @@ def colour_of(scheme: str) -> str:
     return mark_of(scheme).colour
 
 
-def styled(chart: alt.LayerChart) -> alt.LayerChart:
+def ramp(count: int) -> list[str]:
+    """Colours for lines that have an order (heads), evenly along the part of SEQUENTIAL that is seen on white."""
+    stops = [[int(colour[place : place + 2], 16) for place in (1, 3, 5)] for colour in SEQUENTIAL[2:]]
+    colours = []
+    for index in range(count):
+        whole, part = divmod(index * (len(stops) - 1) / max(count - 1, 1), 1)
+        low, high = stops[int(whole)], stops[min(int(whole) + 1, len(stops) - 1)]
+        mixed = [round(a + (b - a) * part) for a, b in zip(low, high, strict=True)]
+        colours.append("#" + "".join(f"{channel:02x}" for channel in mixed))
+    return colours
+
+
+def styled(chart: Chart) -> Chart:
     """Give a chart the house's fonts, grid and background."""
-    drawn: alt.LayerChart = (
+    drawn: Chart = (
         chart.configure(font=FONT, background="white")
         .configure_view(stroke=None)
         .configure_axis(

@@ -97,7 +97,7 @@ class Disentangled(Scheme, name="deberta"):
         if self.p2c_table is not None and "p2c" in self.parts:
             terms.append(KeyDistance(self.p2c_table, self._row))
         if "p2p" in self.parts:
-            terms.append(DistanceBias(self._position_to_position))
+            terms.append(DistanceBias(self._position_to_position, row=self._row))
         return tuple(terms)
 
     def _row(self, distance: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:

@@ -10,7 +10,8 @@ from relpos.terms import Term
 class NoPE(Scheme, name="nope"):
     """Adds nothing: a causal model still learns order from its mask, an encoder sees a bag of tokens.
 
-    Source: Haviv et al. 2022; Kazemnejad et al. 2023 (the name). Valid at any length.
+    Valid: any length.
+    Source: Haviv et al. 2022; Kazemnejad et al. 2023 (the name).
 
     >>> NoPE()
     NoPE()

@@ -52,7 +52,7 @@ class ShawBias(Scheme, name="shaw_bias"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias.clipped(self.max_distance, self._between),)
+        return (DistanceBias.clipped(self.max_distance, self._between, self._row),)
 
     def _between(self, first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
         rows = self._rows.between(first, end, (self.max_distance, self.symmetric), self._row)

@@ -70,7 +70,7 @@ class T5Bias(Scheme, name="t5"):
 
     def terms(self, positions: Positions) -> tuple[Term, ...]:
         """One distance bias."""
-        return (DistanceBias.clipped(self.max_distance, self._between),)
+        return (DistanceBias.clipped(self.max_distance, self._between, self._bucket),)
 
     def _between(self, first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
         config = (self.bidirectional, self.num_buckets, self.max_distance)
