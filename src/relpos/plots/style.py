@@ -2,10 +2,14 @@
 
 The colours are Paul Tol's "muted" scheme (personal.sron.nl/~pault, 2021), which keeps its hues apart under the common
 colour vision deficiencies, with its cyan darkened so that names in it can be read on white, and two dark greys. Marks
-of neighbouring hues differ in shape too.
+of neighbouring hues differ in shape too. On dark pages each hue has a lighter twin.
+
+Pages draw with CSS custom properties in place of colours, so that light and dark are one drawing and a rule of CSS.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
@@ -16,27 +20,28 @@ FAINT = "#dddddd"
 
 @dataclass(frozen=True)
 class Mark:
-    """How one scheme is drawn: line colour, point shape, and dashes for a control."""
+    """How one scheme is drawn: line colour on white and on dark, point shape, and dashes for a control."""
 
     colour: str
+    dark: str
     shape: str
     dash: tuple[int, ...] = ()
 
 
 _MARKS = {
-    "nope": Mark("#222222", "circle"),
-    "learned": Mark("#999933", "diamond"),
-    "sinusoidal": Mark("#882255", "square"),
-    "shaw_bias": Mark("#4AA8D8", "triangle-up"),
-    "shaw": Mark("#4AA8D8", "triangle-right"),
-    "huang": Mark("#777777", "triangle-left"),
-    "t5": Mark("#44AA99", "square"),
-    "alibi": Mark("#332288", "circle"),
-    "alibi_reversed": Mark("#AA4499", "triangle-down", (5, 3)),
-    "deberta": Mark("#117733", "diamond"),
-    "rope": Mark("#CC6677", "circle"),
+    "nope": Mark("#222222", "#E8E8E8", "circle"),
+    "learned": Mark("#999933", "#BDBD4A", "diamond"),
+    "sinusoidal": Mark("#882255", "#C8457F", "square"),
+    "shaw_bias": Mark("#4AA8D8", "#7CC8EE", "triangle-up"),
+    "shaw": Mark("#4AA8D8", "#7CC8EE", "triangle-right"),
+    "huang": Mark("#777777", "#A0A0A0", "triangle-left"),
+    "t5": Mark("#44AA99", "#52C7B2", "square"),
+    "alibi": Mark("#332288", "#8478E8", "circle"),
+    "alibi_reversed": Mark("#AA4499", "#E3A3DA", "triangle-down", (5, 3)),
+    "deberta": Mark("#117733", "#2F9E58", "diamond"),
+    "rope": Mark("#CC6677", "#F08A96", "circle"),
 }
-_OTHER = Mark("#777777", "cross", (2, 2))
+_OTHER = Mark("#777777", "#A0A0A0", "cross", (2, 2))
 
 
 def mark_of(scheme: str) -> Mark:
@@ -47,6 +52,39 @@ def mark_of(scheme: str) -> Mark:
 def colour_of(scheme: str) -> str:
     """The colour of a scheme, the same in every chart."""
     return mark_of(scheme).colour
+
+
+def page_colours(schemes: Sequence[str]) -> str:
+    """CSS custom properties `--mark-0`, `--mark-1` ... for schemes in this order, light and dark."""
+    marks = [mark_of(scheme) for scheme in schemes]
+    light = "".join(f"--mark-{index}:{mark.colour};" for index, mark in enumerate(marks))
+    dark = "".join(f"--mark-{index}:{mark.dark};" for index, mark in enumerate(marks))
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def page_colour(index: int) -> str:
+    """The colour of the scheme at `index` of the list that `page_colours` was given."""
+    return f"var(--mark-{index})"
+
+
+def page_config() -> dict[str, Any]:
+    """The house style for charts of a page, whose colours are CSS custom properties: --ink, --muted, --faint."""
+    return {
+        "font": "inherit",
+        "background": "transparent",
+        "view": {"stroke": None},
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12.5,
+            "titleFontWeight": "normal",
+            "titleColor": "var(--muted)",
+            "labelColor": "var(--ink)",
+            "gridColor": "var(--faint)",
+            "domainColor": "var(--muted)",
+            "tickColor": "var(--muted)",
+        },
+        "title": {"fontSize": 13, "anchor": "start", "color": "var(--ink)", "fontWeight": 600, "offset": 8},
+    }
 
 
 def styled(chart: alt.LayerChart) -> alt.LayerChart:
