@@ -4,6 +4,7 @@ The page holds Vega once. Each chart is a Vega-Lite specification with a paramet
 ("" for all), and, where lines have names at their ends, `names`, whether there is room for them.
 """
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Head:
     shares: tuple[float, ...]
 
 
+@functools.cache
 def script_bundle() -> str:
     """Vega, Vega-Lite and vega-embed as one script without imports, which sets `vegaEmbed`."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -153,7 +155,7 @@ def attention_page_chart(
     ]
     small: dict[str, Any] = {"ticks": False, "domain": False, "labelFontSize": 10}
     x = alt.X("back:N", title="bytes back", sort=None).axis(labelAngle=0, labelOverlap="greedy", **small)
-    cells = alt.Chart(alt.InlineData(values=rows), title=f"{window:,} bytes", width=alt.Step(17), height=alt.Step(13))
+    cells = alt.Chart(alt.InlineData(values=rows), title=f"{window:,} bytes", width=alt.Step(16), height=alt.Step(13))
     cells = cells.mark_rect(color="var(--heat)", stroke="var(--faint)", strokeWidth=0.6).encode(
         x=x,
         y=alt.Y("head:N", title=None, sort=None).axis(labels=has_names, **small),
@@ -169,7 +171,7 @@ def attention_page_chart(
 
 
 def _line_layers(base: alt.Chart, schemes: Sequence[str], tooltip: list[alt.Tooltip]) -> list[alt.Chart]:
-    """Lines, their points, and wide invisible points that a finger can meet."""
+    """Lines, their points, and wider invisible points that a pointer meets."""
     marks = [mark_of(scheme) for scheme in schemes]
     dash = alt.StrokeDash("scheme:N", legend=None).scale(
         domain=list(schemes), range=[list(mark.dash) or [1, 0] for mark in marks]
@@ -177,7 +179,7 @@ def _line_layers(base: alt.Chart, schemes: Sequence[str], tooltip: list[alt.Tool
     shape = alt.Shape("scheme:N", legend=None).scale(domain=list(schemes), range=[mark.shape for mark in marks])
     lines = base.mark_line(strokeWidth=2.2).encode(strokeDash=dash, opacity=_opacity(1, _FADED))
     points = base.mark_point(filled=True, size=50).encode(shape=shape, opacity=_opacity(1, _FADED))
-    targets = base.mark_point(filled=True, size=420, opacity=0, cursor="pointer").encode(tooltip=tooltip)
+    targets = base.mark_point(filled=True, size=150, opacity=0, cursor="pointer").encode(tooltip=tooltip)
     return [lines, points, targets]
 
 

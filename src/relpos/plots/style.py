@@ -70,7 +70,7 @@ def page_colour(index: int) -> str:
 def page_config() -> dict[str, Any]:
     """The house style for charts of a page, whose colours are CSS custom properties: --ink, --muted, --faint."""
     return {
-        "font": "inherit",
+        "font": FONT,  # by name: text is measured before it is drawn
         "background": "transparent",
         "view": {"stroke": None},
         "axis": {

@@ -8,33 +8,15 @@ from torch import Tensor
 
 import relpos
 from relpos.schemes import Scheme
-from relpos.study.config import Recipe
 from relpos.study.model import ByteLM
 from relpos.study.results import AttendedDistances
-
-# At least this far beyond the trained length, where the study goes so far.
-FURTHEST = 8
+from relpos.study.windows import distance_bins
 
 # Queries per length: a mean over a thousand is steady, and weights are dense here.
 QUERIES = 1024
 
 # Dense weights: batch * heads * (window / 4) * window numbers at a time.
 TOKENS_PER_PASS = 2048
-
-
-def attended_windows(recipe: Recipe) -> tuple[int, ...]:
-    """The trained length, and the longest evaluated one up to 8 times it."""
-    longer = [length for length in recipe.lengths if recipe.length < length <= FURTHEST * recipe.length]
-    return (recipe.length, *longer[-1:])
-
-
-def distance_bins(window: int) -> tuple[int, ...]:
-    """Where the bins of distances into the past begin: 0, 1, 2, 4, 8 ... below `window`; each ends before the next.
-
-    >>> distance_bins(64)
-    (0, 1, 2, 4, 8, 16, 32)
-    """
-    return (0, *(1 << power for power in range((window - 1).bit_length())))
 
 
 @torch.no_grad()

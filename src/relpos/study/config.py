@@ -106,6 +106,12 @@ class Recipe:
         """Scored tokens per held-out segment: the shortest stretch that every evaluated length divides."""
         return self.length * math.lcm(*self.multiples)
 
+    @property
+    def attended_lengths(self) -> tuple[int, ...]:
+        """Where attention is looked at: the trained length, and the longest evaluated one up to 8 times it."""
+        longer = [length for length in self.lengths if self.length < length <= 8 * self.length]
+        return (self.length, *longer[-1:])
+
 
 @dataclass(frozen=True)
 class TrialConfig:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from relpos import errors, files
 from relpos.study.config import StudyConfig, TrialConfig, differences
 from relpos.study.serial import plain, read
+from relpos.study.windows import distance_bins
 
 Rule = Literal["non_overlapping", "sliding"]
 
@@ -234,7 +235,7 @@ def load_study(folder: Path) -> StudyResult:
 
 def _check_complete(trial: TrialResult) -> None:
     """Refuse a trial whose numbers are fewer or other than its configuration says."""
-    recipe = trial.config.recipe
+    recipe, shape = trial.config.recipe, trial.config.recipe.shape
     rules: tuple[Rule, Rule] = ("non_overlapping", "sliding")
     scored = [(score.rule, score.window) for score in trial.scores]
     _require(scored == [(rule, window) for window in recipe.lengths for rule in rules], trial, "scores")
@@ -244,18 +245,18 @@ def _check_complete(trial: TrialResult) -> None:
         _require((score.loss is None) == (score.undefined is not None), trial, "scores")
         _require((bins is not None) == (score.rule == "non_overlapping" and score.loss is not None), trial, "scores")
         if bins is not None:
-            count = -(-score.window // bins.bin_width) if bins.bin_width > 0 else 0
-            _require(len(bins.loss) == len(bins.tokens) == count, trial, "scores")
-    _require(bool(trial.attended), trial, "attended")
+            _require(bins.bin_width == recipe.length // 4 and min(bins.tokens, default=0) > 0, trial, "scores")
+            _require(len(bins.loss) == len(bins.tokens) == -(-score.window // bins.bin_width), trial, "scores")
+    _require(trial.memory.window == recipe.lengths[-1], trial, "memory")
+    _require(tuple(seen.window for seen in trial.attended) == recipe.attended_lengths, trial, "attended")
     for seen in trial.attended:
+        _require(seen.starts == distance_bins(seen.window), trial, "attended")
         _require((seen.shares is None) == (seen.undefined is not None), trial, "attended")
-        heads = [] if seen.shares is None else [head for layer in seen.shares for head in layer]
         if seen.shares is not None:
-            _require(
-                [len(layer) for layer in seen.shares] == [recipe.shape.heads] * recipe.shape.layers, trial, "attended"
-            )
-        for head in heads:
-            _require(len(head) == len(seen.starts) and abs(sum(head) - 1) < 1e-3, trial, "attended")
+            heads = [head for layer in seen.shares for head in layer]
+            _require([len(layer) for layer in seen.shares] == [shape.heads] * shape.layers, trial, "attended")
+            _require(all(len(head) == len(seen.starts) and min(head) >= 0 for head in heads), trial, "attended")
+            _require(all(abs(sum(head) - 1) < 1e-3 for head in heads), trial, "attended")
 
 
 def _require(condition: bool, trial: TrialResult, field: str) -> None:

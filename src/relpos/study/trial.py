@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relpos import errors, files
 from relpos.machine import environment
-from relpos.study.attended import attended_distances, attended_windows
+from relpos.study.attended import attended_distances
 from relpos.study.claim import claim
 from relpos.study.config import TrialConfig
 from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
@@ -68,7 +68,7 @@ def _train_and_score(config: TrialConfig, folder: Path, reporter: Reporter) -> T
         position_parameters=sum(parameter.numel() for parameter in model.position_parameters().values()),
         train_losses=progress.losses,
         scores=tuple(scores),
-        attended=tuple(attended_distances(model, segments, window) for window in attended_windows(config.recipe)),
+        attended=tuple(attended_distances(model, segments, window) for window in config.recipe.attended_lengths),
         memory=measure_memory(config),
         train_seconds=progress.seconds,
         evaluation_seconds=evaluation_seconds,

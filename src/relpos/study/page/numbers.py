@@ -6,7 +6,6 @@ from functools import cached_property
 
 from relpos.schemes import SCHEMES
 from relpos.study.config import Recipe
-from relpos.study.presets import REVERSED
 from relpos.study.results import AttendedDistances, Rule, StudyResult, TrialResult, by_scheme
 
 
@@ -73,11 +72,14 @@ class Numbers:
 
     def relative(self) -> list[str]:
         """The schemes of this study that encode a distance; a control is none of them."""
-        return [name for name in self.by_scheme if name != REVERSED and SCHEMES[name].encodes == "distance"]
+        return self._encoding("distance")
 
     def absolute(self) -> list[str]:
         """The schemes of this study that encode a position."""
-        return [name for name in self.by_scheme if name != REVERSED and SCHEMES[name].encodes == "position"]
+        return self._encoding("position")
+
+    def _encoding(self, what: str) -> list[str]:
+        return [name for name in self.by_scheme if name in SCHEMES and SCHEMES[name].encodes == what]
 
     def best_first(self) -> list[str]:
         """The schemes in the order of their perplexities at the first length; undefined ones last."""
