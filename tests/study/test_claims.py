@@ -1,4 +1,4 @@
-"""Verdicts and words follow from the numbers: for each claim, numbers for which it holds and some for which it fails."""
+"""Verdicts and words follow from the numbers: each claim holds for some of these studies and fails for others."""
 
 import pytest
 from altered import BASE, study

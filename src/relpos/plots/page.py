@@ -154,7 +154,9 @@ def attention_page_chart(
         for start, end, share in zip(starts, ends, head.shares, strict=True)
     ]
     small: dict[str, Any] = {"ticks": False, "domain": False, "labelFontSize": 10}
-    x = alt.X("back:N", title="bytes back", sort=None).axis(labelAngle=0, labelOverlap="greedy", **small)
+    x = alt.X("back:N", title="bytes back", sort=None).axis(
+        labelAngle=0, labelOverlap="greedy", labelSeparation=3, **small
+    )
     cells = alt.Chart(alt.InlineData(values=rows), title=f"{window:,} bytes", width=alt.Step(16), height=alt.Step(13))
     cells = cells.mark_rect(color="var(--heat)", stroke="var(--faint)", strokeWidth=0.6).encode(
         x=x,

@@ -30,16 +30,16 @@ class Mark:
 
 _MARKS = {
     "nope": Mark("#222222", "#E8E8E8", "circle"),
-    "learned": Mark("#999933", "#BDBD4A", "diamond"),
-    "sinusoidal": Mark("#882255", "#C8457F", "square"),
-    "shaw_bias": Mark("#4AA8D8", "#7CC8EE", "triangle-up"),
-    "shaw": Mark("#4AA8D8", "#7CC8EE", "triangle-right"),
+    "learned": Mark("#999933", "#BBBD41", "diamond"),
+    "sinusoidal": Mark("#882255", "#C94880", "square"),
+    "shaw_bias": Mark("#4AA8D8", "#90D2FF", "triangle-up"),
+    "shaw": Mark("#4AA8D8", "#90D2FF", "triangle-right"),
     "huang": Mark("#777777", "#A0A0A0", "triangle-left"),
-    "t5": Mark("#44AA99", "#52C7B2", "square"),
-    "alibi": Mark("#332288", "#8478E8", "circle"),
-    "alibi_reversed": Mark("#AA4499", "#E3A3DA", "triangle-down", (5, 3)),
-    "deberta": Mark("#117733", "#2F9E58", "diamond"),
-    "rope": Mark("#CC6677", "#F08A96", "circle"),
+    "t5": Mark("#44AA99", "#5AB9C6", "square"),
+    "alibi": Mark("#332288", "#8864FC", "circle"),
+    "alibi_reversed": Mark("#AA4499", "#B569C0", "triangle-down", (5, 3)),
+    "deberta": Mark("#117733", "#43A544", "diamond"),
+    "rope": Mark("#CC6677", "#F87B8D", "circle"),
 }
 _OTHER = Mark("#777777", "#A0A0A0", "cross", (2, 2))
 
