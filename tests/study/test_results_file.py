@@ -90,6 +90,7 @@ DAMAGE = [
     (set_to(*FIRST, "attended", 0, "shares", 0, 0, value=[2.0, -1.0, 0.0, 0.0, 0.0]), "nope-seed0.attended"),
     (set_to(*FIRST, "attended", 0, "shares", value=None), "nope-seed0.attended"),
     (set_to(*FIRST, "memory", "train_step", value=1.5), r"memory\.train_step: got 1.5"),
+    (set_to(*FIRST, "memory", "window", value=64), r"nope-seed0\.memory"),
     (set_to(*FIRST, "train_losses", value=[]), "nope-seed0.train_losses"),
     (set_to(*FIRST, "train_seconds", value=None), r"train_seconds: got None"),
     (set_to(*FIRST, "environment", value=[]), r"environment: got \[\]"),

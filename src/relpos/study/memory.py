@@ -18,8 +18,8 @@ from relpos.study.train import train_step
 def measure_memory(config: TrialConfig) -> Memory:
     """The peak of one training step, and of one window of the longest evaluated length, on a model of its own.
 
-    Both are second calls, when the optimizer has its moments and nothing is left to prepare; the step's own gradients
-    count, weights and moments do not. Memory does not depend on what the bytes are.
+    The step is the second one, when the optimizer has its moments; its own gradients count, weights and moments do not.
+    Memory does not depend on what the bytes are.
     """
     recipe = config.recipe
     model = build_model(config)
@@ -36,7 +36,6 @@ def measure_memory(config: TrialConfig) -> Memory:
         return Memory(step, longest, None)
     model.eval()
     with torch.no_grad():
-        model(window)
         return Memory(step, longest, peak_bytes(lambda: model(window)))
 
 

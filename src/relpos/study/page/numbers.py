@@ -16,17 +16,16 @@ class Stat:
     mean: float
     low: float
     high: float
-    seeds: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Stat":
         """The mean and range of at least one value."""
-        return cls(sum(values) / len(values), min(values), max(values), len(values))
+        return cls(sum(values) / len(values), min(values), max(values))
 
     def text(self, form: str = ",.2f", factor: float = 1.0) -> str:
-        """`4.49`, or `4.49 (4.40 to 4.61)` for several seeds."""
+        """`4.49`, or `4.49 (4.40 to 4.61)` where seeds differ in the digits shown."""
         mean, low, high = (format(value * factor, form) for value in (self.mean, self.low, self.high))
-        return mean if self.seeds == 1 else f"{mean} ({low} to {high})"
+        return mean if low == high else f"{mean} ({low} to {high})"
 
 
 @dataclass(frozen=True)
