@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile
 
 from relpos.study.config import TrialConfig
@@ -46,14 +48,29 @@ def peak_bytes(call: Callable[[], object]) -> int:
     """
     with _without_stderr(), profile(profile_memory=True) as records:
         call()
-    results = records.kineto_results
-    assert results is not None
+    assert records.kineto_results is not None
+    blocks: dict[int, int] = {}
     held = peak = 0
-    for event in results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
+    for address, size in _allocations(records.kineto_results.experimental_event_tree()):
+        if size > 0:
+            blocks[address] = size
+            held += size
             peak = max(peak, held)
+        else:
+            held -= blocks.pop(address, 0)  # 0: a block from before the call, which was not counted either
     return peak
+
+
+def _allocations(tree: list[Any]) -> list[tuple[int, int]]:
+    """Address and size of every block in the order of time; the size is negative where it was given back."""
+    found: list[tuple[int, int, int]] = []
+    while tree:
+        event = tree.pop()
+        tree += event.children
+        if event.tag == _EventType.Allocation:
+            fields = event.extra_fields
+            found.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    return [(address, size) for _, address, size in sorted(found, key=lambda each: each[0])]
 
 
 @contextmanager
