@@ -36,6 +36,7 @@ HOME = {
     "altair": {"plots"},
     "vl_convert": {"plots"},
     "typer": {"cli"},
+    "jinja2": {"study"},
 }
 
 

@@ -37,7 +37,7 @@ def read_json(path: Path) -> Any:
     """What `write_json` wrote; a damaged file is refused by name."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
 
 

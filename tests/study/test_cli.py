@@ -42,6 +42,7 @@ def test_options_reach_the_configuration(text: str, tmp_path: Path) -> None:
     assert "undefined" in output
     assert "learned" in output
     assert "extrapolation.png" in output
+    assert "report.html" in output
 
     again, output = run(*TINY, "--schemes", "t5, learned", "--seeds", "0,2", "--text", text, "--out", str(folder))
     assert again == 0
@@ -114,11 +115,12 @@ assert not [name for name in sys.modules if name.startswith(("relpos.study", "re
             "--text",
             "--out",
             "--quick",
+            "--report-only",
         )
     )
 
 
-@pytest.mark.parametrize("package", ["typer", "altair", "safetensors", "tensorboard", "rich", "vl_convert"])
+@pytest.mark.parametrize("package", ["typer", "altair", "safetensors", "tensorboard", "rich", "vl_convert", "jinja2"])
 def test_a_missing_package_gets_a_clear_word(package: str) -> None:
     code = f"""
 import sys

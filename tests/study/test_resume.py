@@ -24,10 +24,11 @@ def start(text: str, folder: Path) -> "subprocess.Popen[str]":
 
 
 def numbers(folder: Path) -> dict[str, Any]:
-    """Every loss of a finished run: of each training step, and of each score."""
+    """Every number of a finished run but seconds: each step's loss, each score, attention by distance, memory."""
     data = json.loads((folder / "results.json").read_text())
     return {
-        trial["config"]["scheme"]: {key: trial[key] for key in ("train_losses", "scores")} for trial in data["trials"]
+        trial["config"]["scheme"]: {key: trial[key] for key in ("train_losses", "scores", "attended", "memory")}
+        for trial in data["trials"]
     }
 
 

@@ -49,6 +49,7 @@ def test_what_comes_out(config: StudyConfig, finished: tuple[Path, StudyResult])
         assert (trial / "checkpoints" / "latest").read_text() == "step-000012\n"
     assert (folder / "extrapolation.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (folder / "extrapolation.svg").read_text()[:500]
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert not list(folder.rglob("*.tmp"))
     assert not [p for p in folder.rglob("*") if p.suffix in {".pt", ".pth", ".pkl", ".pickle", ".bin"}]
     assert result.environment["threads"] == 1
@@ -93,6 +94,7 @@ def test_a_finished_run_only_prints_and_draws_again(config: StudyConfig, finishe
     assert len(counting.finished) == 4
     assert (folder / "results.json").read_bytes() == before
     assert (folder / "extrapolation.svg").exists()
+    assert (folder / "report.html").exists()
 
 
 def test_another_configuration_is_refused_by_name_and_nothing_is_touched(
@@ -131,6 +133,7 @@ def test_a_trial_needs_its_configuration_and_folder_only(
     alone = run_trial(wanted.config, tmp_path / "elsewhere" / "trial", Silent())
     assert alone.train_losses == wanted.train_losses
     assert alone.scores == wanted.scores
+    assert (alone.attended, alone.memory) == (wanted.attended, wanted.memory)
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["trial"]
 
 
@@ -158,6 +161,7 @@ def test_a_stopped_evaluation_goes_on_at_the_next_length(config: StudyConfig, tm
     assert first.stat().st_mtime_ns == written
     assert counting.steps == 0
     assert broken.scores == whole.scores
+    assert (broken.attended, broken.memory) == (whole.attended, whole.memory)
     assert broken.train_losses == whole.train_losses
 
 

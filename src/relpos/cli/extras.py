@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PACKAGES = {"typer", "rich", "altair", "vl_convert", "safetensors", "tensorboard"}
+_PACKAGES = {"typer", "rich", "altair", "vl_convert", "safetensors", "tensorboard", "jinja2"}
 
 
 @contextmanager

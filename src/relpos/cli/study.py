@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from relpos import errors
 from relpos.cli.extras import needs_extra
 from relpos.cli.lists import names, numbers
 
@@ -28,6 +29,9 @@ Out = Annotated[Path | None, typer.Option(help="The run's folder.  (default: run
 Quick = Annotated[
     bool, typer.Option("--quick", help="A short look: 80 steps, no tenfold length, a fifth of the text scored.")
 ]
+ReportOnly = Annotated[
+    bool, typer.Option("--report-only", help="Draw report.html of the run in --out again, from its results.json alone.")
+]
 
 
 def study(
@@ -41,6 +45,7 @@ def study(
     threads: Threads = None,
     out: Out = None,
     quick: Quick = False,
+    report_only: ReportOnly = False,
 ) -> None:
     """Train small language models at one length, test them at longer ones, and compare position schemes.
 
@@ -57,6 +62,10 @@ def study(
             threads=threads,
         )
         chosen = _given(schemes=names(schemes), seeds=numbers("relpos study --seeds", seeds))
+        if report_only:
+            settings = _given(length=length, multiples=multiples, steps=steps, size=size, text=text, threads=threads)
+            _draw_page(folder, sorted(settings | chosen))
+            return
         with needs_extra("study"):
             from relpos.study import Recipe, StudyConfig
         _run_and_print(replace(StudyConfig(recipe=replace(Recipe(), **recipe)), **chosen), folder)
@@ -84,6 +93,20 @@ def _run_and_print(config: "StudyConfig", folder: Path) -> None:
     console.print(table(result.trials, "sliding"))
     console.print(cost_table(result.trials))
     typer.echo(f"Results: {folder / 'results.json'}\nChart: {folder / 'extrapolation.png'}")
+    typer.echo(f"Report: {folder / 'report.html'}")
+
+
+def _draw_page(folder: Path, settings: list[str]) -> None:
+    if settings:
+        raise errors.value(
+            "relpos study --report-only",
+            ", ".join(f"--{name}" for name in settings),
+            "--out (or --quick) beside it: the run has its configuration",
+            "leave the others out.",
+        )
+    with needs_extra("study"):
+        from relpos.study import load_study, write_page
+    typer.echo(f"Report: {write_page(load_study(folder), folder)}")
 
 
 def _given(**options: object) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 The colours are Paul Tol's "muted" scheme (personal.sron.nl/~pault, 2021), which keeps its hues apart under the common
 colour vision deficiencies, with its cyan darkened so that names in it can be read on white, and two dark greys. Marks
-of neighbouring hues differ in shape too.
+of neighbouring hues differ in shape too. On dark pages each hue has a lighter twin.
+
+Pages draw with CSS custom properties in place of colours, so that light and dark are one drawing and a rule of CSS.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import altair as alt
 
@@ -23,27 +26,28 @@ SEQUENTIAL = ["#ffffd9", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", 
 
 @dataclass(frozen=True)
 class Mark:
-    """How one scheme is drawn: line colour, point shape, and dashes for a control."""
+    """How one scheme is drawn: line colour on white and on dark, point shape, and dashes for a control."""
 
     colour: str
+    dark: str
     shape: str
     dash: tuple[int, ...] = ()
 
 
 _MARKS = {
-    "nope": Mark("#222222", "circle"),
-    "learned": Mark("#999933", "diamond"),
-    "sinusoidal": Mark("#882255", "square"),
-    "shaw_bias": Mark("#4AA8D8", "triangle-up"),
-    "shaw": Mark("#4AA8D8", "triangle-right"),
-    "huang": Mark("#777777", "triangle-left"),
-    "t5": Mark("#44AA99", "square"),
-    "alibi": Mark("#332288", "circle"),
-    "alibi_reversed": Mark("#AA4499", "triangle-down", (5, 3)),
-    "deberta": Mark("#117733", "diamond"),
-    "rope": Mark("#CC6677", "circle"),
+    "nope": Mark("#222222", "#E8E8E8", "circle"),
+    "learned": Mark("#999933", "#BBBD41", "diamond"),
+    "sinusoidal": Mark("#882255", "#C94880", "square"),
+    "shaw_bias": Mark("#4AA8D8", "#90D2FF", "triangle-up"),
+    "shaw": Mark("#4AA8D8", "#90D2FF", "triangle-right"),
+    "huang": Mark("#777777", "#A0A0A0", "triangle-left"),
+    "t5": Mark("#44AA99", "#5AB9C6", "square"),
+    "alibi": Mark("#332288", "#8864FC", "circle"),
+    "alibi_reversed": Mark("#AA4499", "#B569C0", "triangle-down", (5, 3)),
+    "deberta": Mark("#117733", "#43A544", "diamond"),
+    "rope": Mark("#CC6677", "#F87B8D", "circle"),
 }
-_OTHER = Mark("#777777", "cross", (2, 2))
+_OTHER = Mark("#777777", "#A0A0A0", "cross", (2, 2))
 
 
 def mark_of(scheme: str) -> Mark:
@@ -66,6 +70,39 @@ def ramp(count: int) -> list[str]:
         mixed = [round(a + (b - a) * part) for a, b in zip(low, high, strict=True)]
         colours.append("#" + "".join(f"{channel:02x}" for channel in mixed))
     return colours
+
+
+def page_colours(schemes: Sequence[str]) -> str:
+    """CSS custom properties `--mark-0`, `--mark-1` ... for schemes in this order, light and dark."""
+    marks = [mark_of(scheme) for scheme in schemes]
+    light = "".join(f"--mark-{index}:{mark.colour};" for index, mark in enumerate(marks))
+    dark = "".join(f"--mark-{index}:{mark.dark};" for index, mark in enumerate(marks))
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def page_colour(index: int) -> str:
+    """The colour of the scheme at `index` of the list that `page_colours` was given."""
+    return f"var(--mark-{index})"
+
+
+def page_config() -> dict[str, Any]:
+    """The house style for charts of a page, whose colours are CSS custom properties: --ink, --muted, --faint."""
+    return {
+        "font": FONT,  # by name: text is measured before it is drawn
+        "background": "transparent",
+        "view": {"stroke": None},
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12.5,
+            "titleFontWeight": "normal",
+            "titleColor": "var(--muted)",
+            "labelColor": "var(--ink)",
+            "gridColor": "var(--faint)",
+            "domainColor": "var(--muted)",
+            "tickColor": "var(--muted)",
+        },
+        "title": {"fontSize": 13, "anchor": "start", "color": "var(--ink)", "fontWeight": 600, "offset": 8},
+    }
 
 
 def styled(chart: Chart) -> Chart:

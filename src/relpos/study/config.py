@@ -5,11 +5,12 @@ different machines, and give the same losses.
 """
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Self, get_type_hints
 
 from relpos import errors
 from relpos.study.presets import check_scheme_name
+from relpos.study.serial import plain, read
 
 DEFAULT_SCHEMES = (
     "nope",
@@ -105,6 +106,12 @@ class Recipe:
         """Scored tokens per held-out segment: the shortest stretch that every evaluated length divides."""
         return self.length * math.lcm(*self.multiples)
 
+    @property
+    def attended_lengths(self) -> tuple[int, ...]:
+        """Where attention is looked at: the trained length, and the longest evaluated one up to 8 times it."""
+        longer = [length for length in self.lengths if self.length < length <= 8 * self.length]
+        return (self.length, *longer[-1:])
+
 
 @dataclass(frozen=True)
 class TrialConfig:
@@ -126,12 +133,13 @@ class TrialConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON has them: tuples as lists, `recipe` as an object of its own."""
-        return {key: _plain(item) for key, item in asdict(self).items()}
+        data: dict[str, Any] = plain(self)
+        return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: Any) -> Self:
         """The inverse of `to_json`; unknown or missing fields and wrong values raise."""
-        return cls(**_read_fields(cls, data))
+        return read(cls, data)
 
 
 @dataclass(frozen=True)
@@ -162,12 +170,13 @@ class StudyConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON has them: tuples as lists, `recipe` as an object of its own."""
-        return {key: _plain(item) for key, item in asdict(self).items()}
+        data: dict[str, Any] = plain(self)
+        return data
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: Any) -> Self:
         """The inverse of `to_json`; unknown or missing fields and wrong values raise."""
-        return cls(**_read_fields(cls, data))
+        return read(cls, data)
 
 
 def differences(ours: dict[str, Any], theirs: Any, prefix: str = "") -> list[str]:
@@ -182,34 +191,6 @@ def differences(ours: dict[str, Any], theirs: Any, prefix: str = "") -> list[str
         elif here != there:
             found.append(f"{prefix}{key}: {here!r} here, {there!r} there")
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Tuples become lists, so that what is written equals what JSON gives back."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _read_fields(cls: type[Any], data: dict[str, Any]) -> dict[str, Any]:
-    known = {each.name for each in fields(cls)}
-    if set(data) != known:
-        raise errors.value(
-            f"{cls.__name__}.from_json",
-            f"fields {sorted(data)}",
-            f"exactly {sorted(known)}",
-            "the file was written by another version of relpos: start a new run folder",
-        )
-    hints = get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for name, item in data.items():
-        if hints[name] is Recipe:
-            values[name] = Recipe(**_read_fields(Recipe, item))
-        else:
-            values[name] = tuple(item) if isinstance(item, list) else item
-    return values
 
 
 _TYPES: dict[Any, tuple[type, ...]] = {

@@ -8,7 +8,6 @@ import hashlib
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from relpos import errors
 from relpos.study.config import Recipe
+from relpos.study.results import CorpusSummary
 
 HELD_OUT_SHARE = 0.1
 
@@ -33,18 +33,18 @@ class Corpus:
     train: UInt8[Tensor, " N"]
     held_out: UInt8[Tensor, " M"]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> CorpusSummary:
         """What a results file says about the text; everything but the text."""
-        return {
-            "rule": self.rule,
-            "files": self.files,
-            "skipped_files": self.skipped,
-            "bytes": self.bytes,
-            "sha256": self.sha256,
-            "train_bytes": len(self.train),
-            "held_out_bytes": len(self.held_out),
-            "held_out_files": list(self.held_out_files),
-        }
+        return CorpusSummary(
+            rule=self.rule,
+            files=self.files,
+            skipped_files=self.skipped,
+            bytes=self.bytes,
+            sha256=self.sha256,
+            train_bytes=len(self.train),
+            held_out_bytes=len(self.held_out),
+            held_out_files=self.held_out_files,
+        )
 
 
 def load_corpus(text: str | None) -> Corpus:

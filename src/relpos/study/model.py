@@ -1,6 +1,7 @@
 """A plain decoder-only Transformer over bytes, in which nothing but the position scheme differs between trials."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int64
@@ -57,13 +58,25 @@ class ByteLM(nn.Module):
 
     def forward(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Logits of the byte that follows each input byte."""
-        x = self.embedding(tokens)
-        if self.absolute is not None:
-            x = self.absolute.embed(x)
+        x = self._embed(tokens)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+    def attention_inputs(
+        self, tokens: Int64[Tensor, "B T"]
+    ) -> Iterator[tuple[relpos.RelativeAttention, Float[Tensor, "B T E"]]]:
+        """Each block's attention module and what it reads, first block first."""
+        x = self._embed(tokens)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            yield block.attention, block.attention_norm(x)
+            x = block(x)
+
+    def _embed(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T E"]:
+        x: Tensor = self.embedding(tokens)
+        return x if self.absolute is None else self.absolute.embed(x)
 
     def position_parameters(self) -> dict[str, nn.Parameter]:
         """The learned parameters that belong to the position scheme, by name."""

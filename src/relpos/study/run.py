@@ -1,57 +1,30 @@
-"""A study: its trials one after another, their results in one file, and the chart.
+"""A study: its trials one after another, their results in one file, the chart and the page.
 
 runs/default/config.json        the configuration and the text's hash; another one is refused
 runs/default/trials/<name>/     one folder a trial (see `relpos.study.trial`)
 runs/default/results.json       everything found, with versions, machine and text
 runs/default/extrapolation.*    perplexity against length, as PNG and SVG
+runs/default/report.html        one page with everything, drawn from results.json alone
 """
 
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from relpos import errors, files
 from relpos.study.chart import draw
 from relpos.study.claim import claim
 from relpos.study.config import StudyConfig
 from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
+from relpos.study.page import write_page
 from relpos.study.reporter import Reporter
-from relpos.study.results import TrialResult
+from relpos.study.results import StudyResult
 from relpos.study.trial import run_trial
 
 
-@dataclass(frozen=True)
-class StudyResult:
-    """Everything a study found, and about which text."""
-
-    config: StudyConfig
-    corpus: dict[str, Any]
-    trials: tuple[TrialResult, ...]
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Versions and machine; where trials were computed under different ones, the list of them."""
-        values: dict[str, Any] = {}
-        for key in self.trials[0].environment:
-            distinct = list(dict.fromkeys(trial.environment[key] for trial in self.trials))
-            values[key] = distinct[0] if len(distinct) == 1 else distinct
-        return values
-
-    def to_json(self) -> dict[str, Any]:
-        """What `results.json` holds."""
-        return {
-            "environment": self.environment,
-            "corpus": self.corpus,
-            "config": self.config.to_json(),
-            "trials": [trial.to_json() for trial in self.trials],
-        }
-
-
 def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyResult:
-    """Run the trials that have no result yet, then write `results.json` and draw the chart.
+    """Run the trials that have no result yet, then write `results.json`, the chart and the report page.
 
     Stopped at any moment, the same call goes on at the last checkpoint and ends with the same losses to the bit, on
     the same machine with the same number of threads.
@@ -76,6 +49,7 @@ def run_study(config: StudyConfig, folder: Path, reporter: Reporter) -> StudyRes
         result = StudyResult(config, corpus.summary(), trials)
         files.write_json(folder / "results.json", result.to_json())
         draw(trials, folder)
+        write_page(result, folder)
     return result
 
 

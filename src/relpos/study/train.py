@@ -48,6 +48,22 @@ def train(model: ByteLM, config: TrialConfig, text: UInt8[Tensor, " N"], folder:
     return progress
 
 
+def train_step(model: ByteLM, optimizer: AdamW, tokens: Int64[Tensor, "B T1"], config: TrialConfig) -> float:
+    """One step of `optimizer` on one batch; returns the loss."""
+    logits = model(tokens[:, :-1])
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), config.recipe.clip_norm)
+    optimizer.step()
+    number = loss.item()
+    if not number < float("inf"):
+        raise FloatingPointError(
+            f"relpos study: the training loss of {config.name} became {number}. Lower the learning rate."
+        )
+    return number
+
+
 @contextmanager
 def repeatable(threads: int) -> Iterator[None]:
     """Fixed thread count and fixed order of additions inside the block; the process's own settings afterwards.
@@ -84,24 +100,9 @@ def _train_until(
     started = time.perf_counter()
     for step in range(progress.step, stop):
         rate = set_learning_rate(optimizer, step, config.recipe)
-        loss = _train_step(model, optimizer, batch(text, seed=config.seed, step=step, recipe=config.recipe), config)
+        loss = train_step(model, optimizer, batch(text, seed=config.seed, step=step, recipe=config.recipe), config)
         losses.append(loss)
         writer.add_scalar("train/loss", loss, step)
         writer.add_scalar("train/learning_rate", rate, step)
         reporter.step_done(config, step, loss)
     return Progress(tuple(losses), progress.seconds + time.perf_counter() - started)
-
-
-def _train_step(model: ByteLM, optimizer: AdamW, tokens: Int64[Tensor, "B T1"], config: TrialConfig) -> float:
-    logits = model(tokens[:, :-1])
-    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), config.recipe.clip_norm)
-    optimizer.step()
-    number = loss.item()
-    if not number < float("inf"):
-        raise FloatingPointError(
-            f"relpos study: the training loss of {config.name} became {number}. Lower the learning rate."
-        )
-    return number

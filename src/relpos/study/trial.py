@@ -15,10 +15,12 @@ from torch import Tensor
 
 from relpos import errors, files
 from relpos.machine import environment
+from relpos.study.attended import attended_distances
 from relpos.study.claim import claim
 from relpos.study.config import TrialConfig
 from relpos.study.corpus import check_trainable, held_out_segments, load_corpus
 from relpos.study.evaluate import score_length
+from relpos.study.memory import measure_memory
 from relpos.study.model import ByteLM, build_model
 from relpos.study.reporter import Reporter
 from relpos.study.results import Score, TrialResult, load_result
@@ -59,14 +61,17 @@ def _train_and_score(config: TrialConfig, folder: Path, reporter: Reporter) -> T
         pair = _score_once(model, segments, window, config, folder / "evaluation" / f"window-{window}.json")
         scores += pair
         reporter.length_scored(config, pair)
+    evaluation_seconds = time.perf_counter() - started
     return TrialResult(
         config=config,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         position_parameters=sum(parameter.numel() for parameter in model.position_parameters().values()),
         train_losses=progress.losses,
         scores=tuple(scores),
+        attended=tuple(attended_distances(model, segments, window) for window in config.recipe.attended_lengths),
+        memory=measure_memory(config),
         train_seconds=progress.seconds,
-        evaluation_seconds=time.perf_counter() - started,
+        evaluation_seconds=evaluation_seconds,
         environment=environment(config.recipe.threads),
     )
 
@@ -77,7 +82,7 @@ def _score_once(
     if path.exists():
         try:
             first, second = (Score.from_json(score) for score in files.read_json(path))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:
             raise files.damaged(path, error) from error
         return first, second
     path.parent.mkdir(exist_ok=True)

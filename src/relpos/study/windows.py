@@ -53,6 +53,15 @@ def sliding(num_tokens: int, window: int, stride: int) -> list[Window]:
     return windows
 
 
+def distance_bins(window: int) -> tuple[int, ...]:
+    """Where the bins of distances into the past begin: 0, 1, 2, 4, 8 ... below `window`; each ends before the next.
+
+    >>> distance_bins(64)
+    (0, 1, 2, 4, 8, 16, 32)
+    """
+    return (0, *(1 << power for power in range((window - 1).bit_length())))
+
+
 def _pairs(call: str, num_tokens: int, window: int) -> int:
     if num_tokens < 2:
         raise errors.value(
