@@ -214,10 +214,13 @@ def test_the_scale_is_the_schemes_unless_it_is_given(schemes: relpos.Scheme, sca
 
 def test_explain_names_the_choice_the_scale_and_the_terms() -> None:
     why = relpos.explain(*tensors(), [relpos.Rotary(8), build(("shaw", {}))], is_causal=True)
-    assert why.backend == "reference"
+    assert why.backend == "blocked"
     assert why.terms == ("Rotation", "QueryDistance", "ValueDistance")
-    assert why.refused == {"sdpa": ["QueryDistance and ValueDistance depend on content, not on distance or key alone"]}
-    assert "backend  reference" in str(why)
+    assert why.refused == {
+        "sdpa": ["QueryDistance and ValueDistance depend on content, not on distance or key alone"],
+        "reference": ["'blocked' was chosen before it"],
+    }
+    assert "backend  blocked" in str(why)
 
 
 def test_the_three_doors_have_the_same_arguments() -> None:

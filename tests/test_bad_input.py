@@ -180,6 +180,7 @@ def test_a_backend_by_name_runs_or_raises(monkeypatch: pytest.MonkeyPatch) -> No
     why = relpos.explain(Q, K, V)
     assert why.backend == "sdpa"
     assert why.refused == {
+        "blocked": ["'sdpa' was chosen before it"],
         "reference": ["'sdpa' was chosen before it"],
         "picky": ["it is Monday", "the moon is full"],
     }

@@ -245,6 +245,7 @@ def explain(call: Call) -> Explanation:
     backend  sdpa
     scale    1
     terms    DistanceBias
+    not blocked: 'sdpa' was chosen before it
     not reference: 'sdpa' was chosen before it
     """
     chosen = backends.choose(call)

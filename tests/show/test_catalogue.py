@@ -53,7 +53,7 @@ def test_backends_are_asked() -> None:
 
 def test_a_backend_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relpos.backends.sdpa.why_not", lambda call: ["it is closed"])
-    assert {entry.backends for entry in catalogue()} == {("reference",)}
+    assert {entry.backends for entry in catalogue()} == {("blocked", "reference")}
 
 
 def test_sources_and_limits_are_first_sentences_of_the_docstring() -> None:

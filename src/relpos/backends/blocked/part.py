@@ -187,7 +187,8 @@ class Part:
         assert self.inputs.seed is not None
         generator = torch.Generator().manual_seed((int(self.inputs.seed) + number) % 2**63)
         keep = 1.0 - self.inputs.dropout_p
-        return torch.empty_like(like).bernoulli_(keep, generator=generator).div_(keep)
+        kept = torch.empty_like(like).bernoulli_(keep, generator=generator)
+        return kept.div_(keep) if keep else kept
 
     def _by_query(self, tile: Tile, query: Float[Tensor, "b h q D"]) -> Float[Tensor, "h b q r"]:
         plain = query if self.inputs.plain_query is None else self.queries(self.plain_query, tile)
