@@ -12,7 +12,7 @@ from typing import Any
 
 import relpos
 
-STEPS = 640
+STEPS = 1280
 OPTIONS = f"--schemes t5,learned --length 16 --multiples 1,2 --steps {STEPS} --size tiny --threads 1".split()
 
 
@@ -55,8 +55,9 @@ def test_kill_at_random_moments_and_ctrl_c(text: str, tmp_path: Path) -> None:
     killed = 0
     for signal_number in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGKILL):
         before = checkpoints(folder)
+        known = len(list(folder.rglob("events.out.tfevents.*")))
         process = start(text, folder)
-        wait_for_training(process, folder, len(list(folder.rglob("events.out.tfevents.*"))))
+        wait_for_training(process, folder, known)
         time.sleep(chance.uniform(0.0, 0.5))
         process.send_signal(signal_number)
         _, errors = process.communicate(timeout=100)
