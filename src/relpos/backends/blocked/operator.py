@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from relpos.backends.blocked.backward import backward
 from relpos.backends.blocked.forward import forward
 from relpos.backends.blocked.inputs import Gradients, Inputs, empty_output
 from relpos.backends.call import wide
+from relpos.backends.operators import is_recorded, no_second_gradient
 
 NAME = "relpos::blocked_attention"
 _OPTIONAL = (
@@ -74,22 +75,13 @@ def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[T
     return (*wanted, *(None,) * (len(needs) - GRADIENTS))
 
 
-def _no_second_gradient(*_: Any) -> NoReturn:
-    raise NotImplementedError(
-        "attention: a gradient of the gradient was asked for, and the 'blocked' backend has the first one only. "
-        'What to do: pass backend="reference", which has all of them.'
-    )
-
-
 torch.library.register_autograd(NAME, _gradient, setup_context=_keep)
-torch.library.register_autograd(f"{NAME}_backward", _no_second_gradient)
+torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("blocked"))
 
 
 def blocked_attention(inputs: Inputs) -> Tensor:
     """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if recorded or torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+    if is_recorded(inputs):
         output: Tensor = torch.ops.relpos.blocked_attention(*inputs)[0]
         return output
     return forward(inputs)[0]

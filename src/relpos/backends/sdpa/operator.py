@@ -5,12 +5,13 @@ The loops over padding and documents depend on data, so they live inside: a grap
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relpos.backends.call import wide
+from relpos.backends.operators import is_recorded, no_second_gradient
 from relpos.backends.sdpa.backward import backward
 from relpos.backends.sdpa.forward import forward
 from relpos.backends.sdpa.inputs import Inputs, laid_out, readable, zeros_for
@@ -81,22 +82,13 @@ def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[T
     return (*wanted, *(None,) * (len(needs) - 5))
 
 
-def _no_second_gradient(*_: Any) -> NoReturn:
-    raise NotImplementedError(
-        "attention: a gradient of the gradient was asked for, and the 'sdpa' backend has the first one only. "
-        'What to do: pass backend="reference", which has all of them.'
-    )
-
-
 torch.library.register_autograd(NAME, _gradient, setup_context=_keep)
-torch.library.register_autograd(f"{NAME}_backward", _no_second_gradient)
+torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("sdpa"))
 
 
 def distance_attention(inputs: Inputs) -> Tensor:
     """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if recorded or torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+    if is_recorded(inputs):
         output: Tensor = torch.ops.relpos.distance_attention(*inputs)[0]
         return output
     return forward(inputs, keep_sums=False)[0]
