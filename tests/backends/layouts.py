@@ -76,6 +76,12 @@ LAYOUTS: dict[str, tuple[int, Callable[[int], dict[str, object]]]] = {
 }
 
 
+def wide_hole(length: int) -> dict[str, object]:
+    """Queries that see nothing amid others that do: no key within their window is real."""
+    keep = (torch.arange(length) < length // 3) | (torch.arange(length) > length // 3 + 6)
+    return {"key_mask": keep.expand(2, -1), "is_causal": True, "window": 2}
+
+
 def run(
     backend: str, inputs: tuple[Tensor, ...], scheme: Scheme | list[Scheme], call: dict[str, object]
 ) -> list[Tensor]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from conformance import HEAD_DIM, HEADS, RELATIVE, Built, allocations, build, gradients, name_of, tensors
-from layouts import LAYOUTS, ByKey, columns_first, compare, expanded, padded, run, transposed, with_garbage
+from layouts import LAYOUTS, ByKey, columns_first, compare, expanded, padded, run, transposed, wide_hole, with_garbage
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -175,7 +175,7 @@ def test_strides_change_nothing(built: Built, strides: Callable[[Tensor], Tensor
 @pytest.mark.parametrize("built", CONTENT, ids=name_of)
 def test_garbage_that_nobody_sees_stays_out(built: Built, native: str) -> None:
     names = ("left padding", "lengths", "holes", "counted", "ahead of all keys", "mask", "mask of a matrix")
-    for more, call in (EVERY_LAYOUT[name] for name in names):
+    for more, call in [*(EVERY_LAYOUT[name] for name in names), (0, wide_hole)]:
         arguments, given = call(30), tensors(query_len=30, key_len=30 + more, groups=2, dtype=torch.float32)
         for value in (math.nan, math.inf):
             clean, dirty = (with_garbage(given, arguments, number) for number in (0.0, value))

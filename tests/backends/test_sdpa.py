@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from conformance import HEAD_DIM, HEADS, RELATIVE, Built, allocations, build, name_of, tensors
-from layouts import LAYOUTS, ByKey, columns_first, compare, expanded, run, transposed, with_garbage
+from layouts import LAYOUTS, ByKey, columns_first, compare, expanded, run, transposed, wide_hole, with_garbage
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -178,6 +178,7 @@ def test_weights_far_below_rounding_cost_nothing() -> None:
 def test_garbage_that_nobody_sees_stays_out() -> None:
     """NaN in every place that no query of its batch row may see, and in queries that see nothing."""
     calls = {name: LAYOUTS[name] for name in ("left padding", "lengths", "holes", "counted", "ahead of all keys")}
+    calls["a wide hole"] = (0, wide_hole)
     calls["decode in a window"] = (600, lambda n: {"is_causal": True, "window": (9, 0)})
     for more, call in calls.values():
         for built in (("t5", {}), ("alibi", {}), ("nope", {})):
