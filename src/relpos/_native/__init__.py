@@ -4,8 +4,8 @@ torch makes the products; these loops read them by distance. `kernel` calls relp
 the same in torch.
 """
 
-from relpos._native.block import Block
+from relpos._native.block import Block, numbers
 from relpos._native.choice import chosen
 from relpos._native.kernel import loops, runs
 
-__all__ = ["Block", "chosen", "loops", "runs"]
+__all__ = ["Block", "chosen", "loops", "numbers", "runs"]

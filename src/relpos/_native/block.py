@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -32,3 +33,8 @@ class Block(NamedTuple):
     key_row: Int[Tensor, " n"] | None
     runs: Int[Tensor, " n"] | None
     number: Int[Tensor, "*b q k"] | None
+
+
+def numbers(queries: int, keys: int) -> Int[Tensor, "q k"]:
+    """The number of every pair's distance, where it follows from places in memory."""
+    return torch.arange(queries - 1, -1, -1)[:, None] + torch.arange(keys)

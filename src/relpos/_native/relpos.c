@@ -23,7 +23,7 @@ typedef struct {
     const float *bias;        /* [heads or 1, queries + keys - 1], or null */
     const int32_t *query_row; /* [queries + keys - 1] each, the smallest distance first */
     const int32_t *key_row;
-    const int32_t *runs; /* as relpos_runs gives them */
+    const int32_t *runs;      /* as relpos_runs gives them */
     float *inverse;           /* [batch, heads, queries] each */
     float *logsumexp;
     int64_t batch, heads, queries, keys;

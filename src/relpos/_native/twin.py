@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relpos._native.block import Block
+from relpos._native.block import Block, numbers
 
 
 def add(block: Block) -> None:
@@ -54,10 +54,7 @@ def sum_by_key(block: Block, sums: Float[Tensor, "h s b k"]) -> None:
 
 
 def _numbers(block: Block) -> Int[Tensor, "*b q k"]:
-    if block.number is not None:
-        return block.number
-    queries, keys = block.scores.shape[2:]
-    return torch.arange(queries - 1, -1, -1)[:, None] + torch.arange(keys)
+    return numbers(*block.scores.shape[2:]) if block.number is None else block.number
 
 
 def _rows(

@@ -64,10 +64,21 @@ class Tile:
 
     def queries(self, x: Tensor) -> Tensor:
         """This tile's rows of `x [B, H, Tq, ...]` in the order of the mask, zero where they see nothing."""
-        x = _cut(x, self.rows, self.query_rows)
-        if self.seeing is not None:
-            x = x.masked_fill(~self.seeing.view(-1, *[1] * (x.dim() - 3)), 0.0)
-        return self.turn(x)
+        return self.turn(self.without_blind(_cut(x, self.rows, self.query_rows)))
+
+    def without_blind(self, x: Tensor) -> Tensor:
+        """This tile's rows, `[B, H, q, ...]` in the order of memory, zero where they see nothing."""
+        return x if self.seeing is None else x.masked_fill(~self.seeing.view(-1, *[1] * (x.dim() - 3)), 0.0)
+
+    def banded(self, strip: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+        """Numbers of this tile's distances, smallest first, -inf where the band hides them."""
+        if self.hidden == (0, 0):
+            return strip
+        below, above = self.hidden
+        strip = strip.clone()
+        strip[..., :below] = -torch.inf
+        strip[..., strip.shape[-1] - above :] = -torch.inf
+        return strip
 
     def keys(self, x: Float[Tensor, "B G Tk D"]) -> Float[Tensor, "b G k D"]:
         """This tile's keys or values, zero where nobody may see them: 0 * inf would be NaN."""

@@ -24,6 +24,7 @@ from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.blocked.pairs import without_unseen
 from relpos.backends.blocked.part import Part, multiply, parts
 from relpos.backends.call import wide
+from relpos.backends.operators import add_over_rows
 from relpos.backends.tiles import Tile
 
 
@@ -58,8 +59,7 @@ class _Sums:
 
     def __init__(self, part: Part, grads: Gradients) -> None:
         self.part, self.grads = part, grads
-        self.key, self.value = torch.zeros_like(part.key), torch.zeros_like(part.value)
-        self.key, self.value = self.key.contiguous(), self.value.contiguous()
+        self.key, self.value = (torch.zeros(x.shape, dtype=part.dtype) for x in (part.key, part.value))
         self.by_key = None if grads.key_table is None else torch.zeros_like(part.by_key)
 
     def add_query(self, tile: Tile, amount: Float[Tensor, "b h q D"], is_plain: bool = False) -> None:
@@ -111,10 +111,10 @@ def _add_tile(
     if dropout is not None:
         kept = weights * dropout
     flat = part.by_shared(of_output)
-    sums.value[:, :, part.within(tile)].flatten(0, 1).baddbmm_(_by_shared(part, kept).mT, flat)
+    sums.value[:, :, part.within(tile)].flatten(0, 1).baddbmm_(part.by_shared(kept).mT, flat)
     of_scores = part.scores(of_output, part.value, tile, "of_scores")
     if grads.value_table is not None:
-        by_row = part.by_value_row(kept, tile)
+        by_row = part.by_value_row(kept, tile, block.number)
         of_table = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(of_output))
         sums.add_table(grads.value_table, area.value_rows.of_query, of_table)
         products = part.times_table(of_output, part.value_table)
@@ -125,7 +125,7 @@ def _add_tile(
     of_scores.sub_(inner[..., None]).mul_(weights)
     _add_biases(part, tile, sums, block._replace(scores=of_scores))
     if inputs.gain is None:
-        flat = _by_shared(part, of_scores)
+        flat = part.by_shared(of_scores)
         of_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         multiply(flat, part.keys(part.key, tile), inputs.scale, part.by_shared(of_query))
         sums.add_query(tile, of_query)
@@ -133,7 +133,7 @@ def _add_tile(
         to.baddbmm_(flat.mT, part.by_shared(query), alpha=inputs.scale)
     else:
         assert grads.gain is not None
-        of_query, of_key = gains.gradients(part.gained(tile), of_scores, grads.gain[part.heads])
+        of_query, of_key = gains.gradients(part.gained(tile, block.number), of_scores, grads.gain[part.heads])
         sums.add_query(tile, of_query)
         sums.key[:, :, part.within(tile)] += of_key.unflatten(1, (-1, part.groups)).sum(2)
 
@@ -142,10 +142,7 @@ def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
     """Add what the gradient of the scores, in `block`, gives to everything that is read by distance or by key."""
     grads, rows, of_scores = sums.grads, part.area.table_rows, block.scores
     if grads.key_bias is not None:
-        amount = of_scores.sum(2)
-        shared = len(grads.key_bias) == 1
-        to = grads.key_bias if shared else grads.key_bias[part.rows]
-        to[:, part.heads, tile.key_rows] += amount.sum(0, keepdim=True) if shared else amount
+        add_over_rows(grads.key_bias, part.rows, part.heads, tile.key_rows, of_scores.sum(2))
     if grads.bias is not None:
         _add_bias(grads.bias[part.heads], block, part.start(tile))
     if grads.query_table is not None:
@@ -156,8 +153,7 @@ def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
         query = part.queries(part.plain_query, tile)
         amount = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(query))
         sums.add_table(grads.query_table, rows.of_query, amount)
-        of_query = torch.bmm(by_row.flatten(1, 2), part.query_table).unflatten(1, (part.batch, -1)).transpose(0, 1)
-        sums.add_query(tile, of_query, is_plain=True)
+        sums.add_query(tile, part.weighted_rows(by_row, part.query_table), is_plain=True)
     if sums.by_key is not None:
         chosen(block).sum_by_key(block, sums.by_key[..., part.within(tile)])
 
@@ -171,11 +167,6 @@ def _add_bias(total: Float[Tensor, "h N"], block: Block, start: int) -> None:
     size = scores.shape[2] + scores.shape[3] - 1
     by_number = scores.new_zeros(scores.shape[1], scores.shape[0], scores.shape[2], size)
     each = torch.arange(size, dtype=torch.int32)
-    placed = Block(scores, by_number, None, None, each, None, torch.ones_like(each), None)
+    placed = Block(scores, None, None, None, each, None, torch.ones_like(each), None)
     chosen(placed).sum_by_query(placed, by_number)
     total[:, start : start + size] += by_number.sum((1, 2))
-
-
-def _by_shared(part: Part, pairs: Float[Tensor, "b h q k"]) -> Float[Tensor, "bg nq k"]:
-    """Pairs of the queries that share a key head, one query after the other; a view."""
-    return pairs.view(-1, part.groups * pairs.shape[2], pairs.shape[3])

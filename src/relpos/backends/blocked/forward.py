@@ -7,17 +7,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relpos._native import chosen
-from relpos.backends.blocked.inputs import Inputs, empty_output
+from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.pairs import without_unseen
 from relpos.backends.blocked.part import Part, parts
 from relpos.backends.call import wide
+from relpos.backends.operators import laid_out
 from relpos.backends.tiles import Tile
 
 
 def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "B H Tq"]]:
     """Output, and the log-sum-exp of each query's scores for the backward pass; both zero where it sees nothing."""
     inputs, _ = without_unseen(inputs)
-    output = empty_output(inputs).zero_()
+    output = laid_out(inputs.query, value=inputs.value).zero_()
     logsumexp = inputs.query.new_zeros(inputs.query.shape[:3], dtype=wide(inputs.query.dtype))
     number = 0
     for part in parts(inputs):
@@ -39,6 +40,5 @@ def _attend(
         block.scores.mul_(part.dropout(block.scores, number))
     output = part.weighted(block.scores, part.value, tile)
     if part.inputs.value_table is not None:
-        by_row = part.by_value_row(block.scores, tile)
-        output += torch.bmm(by_row.flatten(1, 2), part.value_table).unflatten(1, by_row.shape[1:3]).transpose(0, 1)
+        output += part.weighted_rows(part.by_value_row(block.scores, tile, block.number), part.value_table)
     return output, inverse, logsumexp

@@ -59,10 +59,9 @@ class Inputs(NamedTuple):
     scale: float
     dropout_p: float
 
-    def differentiable(self) -> tuple[Tensor | None, ...]:
+    def differentiable(self) -> list[Tensor | None]:
         """What may need a gradient, in the order of `Gradients`."""
-        vectors = (self.query, self.key, self.value, self.plain_query, self.plain_key)
-        return *vectors, self.bias, self.key_bias, self.query_table, self.key_table, self.value_table, self.gain
+        return [getattr(self, name) for name in Gradients._fields]
 
     @property
     def size(self) -> int:
@@ -114,9 +113,3 @@ class Gradients(NamedTuple):
         assert key is not None
         assert value is not None
         return cls(query, key, value, *others)
-
-
-def empty_output(inputs: Inputs) -> Tensor:
-    """`[B, H, Tq, Dv]`, heads side by side within a token, as torch's own kernels lay it out."""
-    query, value = inputs.query, inputs.value
-    return query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3]).transpose(1, 2)

@@ -9,25 +9,15 @@ from torch import Tensor
 
 from relpos.backends.blocked.backward import backward
 from relpos.backends.blocked.forward import forward
-from relpos.backends.blocked.inputs import Gradients, Inputs, empty_output
+from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.call import wide
-from relpos.backends.operators import is_recorded, no_second_gradient
+from relpos.backends.operators import is_recorded, keep, laid_out, no_second_gradient
 
 NAME = "relpos::blocked_attention"
-_OPTIONAL = (
-    "plain_query plain_key bias key_bias query_table key_table value_table gain query_row key_row value_row gain_row"
-    " query_document key_document offsets query_position key_position attn_mask seed"
-)
-ARGUMENTS = ", ".join(
-    (
-        *(f"Tensor {name}" for name in ("query", "key", "value")),
-        *(f"Tensor? {name}" for name in _OPTIONAL.split()),
-        *(f"SymInt {name}" for name in ("least", "offset", "back", "ahead")),
-        "float scale, float dropout_p",
-    )
-)
+_KINDS = {"Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "SymInt", "float": "float"}
+ARGUMENTS = ", ".join(f"{_KINDS[kind.__forward_arg__]} {name}" for name, kind in Inputs.__annotations__.items())
 #: How many of the arguments may have a gradient, and how many are tensors; they come first.
-GRADIENTS, TENSORS = len(Gradients._fields), 22
+GRADIENTS, TENSORS = len(Gradients._fields), Inputs._fields.index("least")
 
 torch.library.define(NAME, f"({ARGUMENTS}) -> (Tensor output, Tensor logsumexp)")
 torch.library.define(
@@ -43,7 +33,8 @@ def _forward(*inputs: Any) -> tuple[Tensor, Tensor]:
 @torch.library.register_fake(NAME)  # type: ignore[untyped-decorator]
 def _forward_shapes(*inputs: Any) -> tuple[Tensor, Tensor]:
     given = Inputs(*inputs)
-    return empty_output(given), given.query.new_empty(given.query.shape[:3], dtype=wide(given.query.dtype))
+    sums = given.query.new_empty(given.query.shape[:3], dtype=wide(given.query.dtype))
+    return laid_out(given.query, value=given.value), sums
 
 
 @torch.library.impl(f"{NAME}_backward", "cpu")
@@ -57,13 +48,6 @@ def _backward_shapes(grad_output: Tensor, output: Tensor, logsumexp: Tensor, *in
     return [x.new_empty(x.shape) for x in inputs[:GRADIENTS] if x is not None]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:TENSORS], *output)
-    ctx.numbers = inputs[TENSORS:]
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
 def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad
     if grad_output is None:
@@ -75,7 +59,7 @@ def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[T
     return (*wanted, *(None,) * (len(needs) - GRADIENTS))
 
 
-torch.library.register_autograd(NAME, _gradient, setup_context=_keep)
+torch.library.register_autograd(NAME, _gradient, setup_context=keep(TENSORS))
 torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("blocked"))
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relpos._native import Block, chosen
+from relpos._native import Block, chosen, numbers
 from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.pairs import Pairs
@@ -23,6 +23,7 @@ from relpos.backends.tiles import Tile, narrowed, of_rows, tiles
 SCORES = 2**20
 #: Queries a block: products of fewer are slow. Less where a head's scores would be more than `MOST`, but `FEWEST`.
 ROWS, MOST, FEWEST = 512, 2**22, 128
+#: Key heads or rows of the batch at a time, at least: two threads share one sum of values badly.
 PLANES = 2
 #: Numbers between the rows of `by_key`: rows a power of two apart would share a few places of the caches.
 PADDING = 16
@@ -81,8 +82,7 @@ class Part:
 
     def queries(self, x: Float[Tensor, "b h Tq *D"], tile: Tile) -> Float[Tensor, "b h q *D"]:
         """A tile's queries, zero where they see nothing."""
-        x = x[:, :, tile.query_rows]
-        return x if tile.seeing is None else x.masked_fill(~tile.seeing.view(-1, *[1] * (x.dim() - 3)), 0.0)
+        return tile.without_blind(x[:, :, tile.query_rows])
 
     def keys(self, x: Float[Tensor, "b g k D"], tile: Tile) -> Float[Tensor, "bg kt D"]:
         """A tile's keys or values."""
@@ -93,7 +93,7 @@ class Part:
         return slice(tile.low - self.area.segment.keys[0], tile.high - self.area.segment.keys[0])
 
     def by_shared(self, x: Float[Tensor, "b h q D"]) -> Float[Tensor, "bg nq D"]:
-        """The queries that share a key head, one after the other."""
+        """The queries that share a key head, one after the other; a view of what is contiguous."""
         return x.reshape(-1, self.groups * x.shape[2], x.shape[3])
 
     def times_table(
@@ -111,9 +111,10 @@ class Part:
     def block(self, tile: Tile) -> Block:
         """A tile's products, hidden ones -inf, and what is to be added to them; to be used before the next block."""
         query, inputs, pairs = self.queries(self.query, tile), self.inputs, self.area.pairs
+        number = None if pairs is None else pairs.number(self.rows, tile.query_rows, tile.key_rows)
         scores = self.scores(query, self.key, tile, "scores", inputs.scale)
         if inputs.gain is not None:
-            gains.products(self.gained(tile), scores)
+            gains.products(self.gained(tile, number), scores)
         if tile.seen is not None:
             scores.masked_fill_(~tile.seen, -torch.inf)
         hidden = None if pairs is None else pairs.hidden(self.rows, self.heads, tile.query_rows, tile.key_rows)
@@ -121,7 +122,6 @@ class Part:
             scores.masked_fill_(hidden, -torch.inf)
         if inputs.key_bias is not None:
             scores += of_rows(inputs.key_bias, self.rows)[:, self.heads, None, tile.key_rows]
-        number = self.number(tile)
         return self.area.table_rows.block(
             scores,
             None if inputs.query_table is None else self._by_query(tile, query),
@@ -142,22 +142,29 @@ class Part:
         """Products of a tile's queries with its keys."""
         queries, keys = query.shape[2], tile.high - tile.low
         scores = SCRATCH.take(purpose, (self.batch, self.head_count, queries, keys), self.dtype)
-        flat = scores.view(-1, self.groups * queries, keys)
-        multiply(self.by_shared(query), self.keys(key, tile).mT, scale, flat)
+        multiply(self.by_shared(query), self.keys(key, tile).mT, scale, self.by_shared(scores))
         return scores
 
     def weighted(
         self, weights: Float[Tensor, "b h q kt"], value: Float[Tensor, "b g k Dv"], tile: Tile
     ) -> Float[Tensor, "b h q Dv"]:
         """Sums of values."""
-        flat = weights.view(-1, self.groups * weights.shape[2], weights.shape[3])
-        return torch.bmm(flat, self.keys(value, tile)).view(*weights.shape[:3], -1)
+        return torch.bmm(self.by_shared(weights), self.keys(value, tile)).view(*weights.shape[:3], -1)
 
-    def by_value_row(self, weights: Float[Tensor, "b h q kt"], tile: Tile) -> Float[Tensor, "h b q r"]:
+    def weighted_rows(
+        self, weights: Float[Tensor, "h b q r"], table: Float[Tensor, "h r D"]
+    ) -> Float[Tensor, "b h q D"]:
+        """Sums of a table's rows."""
+        sums: Tensor = torch.bmm(weights.flatten(1, 2), table).unflatten(1, weights.shape[1:3])
+        return sums.transpose(0, 1)
+
+    def by_value_row(
+        self, weights: Float[Tensor, "b h q kt"], tile: Tile, number: Int[Tensor, "*b q k"] | None
+    ) -> Float[Tensor, "h b q r"]:
         """For each query, the weights of all keys that read one row of the value table, summed."""
         rows, queries = self.area.value_rows, weights.shape[2]
         sums = weights.new_zeros(self.head_count, self.batch, queries, self.value_table.shape[1])
-        block = rows.block(weights, None, None, None, self.start(tile), self.number(tile))
+        block = rows.block(weights, None, None, None, self.start(tile), number)
         chosen(block).sum_by_query(block, sums)
         return sums
 
@@ -165,19 +172,13 @@ class Part:
         """The number of a tile's smallest distance."""
         return tile.distance - self.inputs.least
 
-    def number(self, tile: Tile) -> Int[Tensor, "*b q k"] | None:
-        """The number of each pair's distance, where it does not follow from places in memory."""
-        pairs = self.area.pairs
-        return None if pairs is None else pairs.number(self.rows, tile.query_rows, tile.key_rows)
-
-    def gained(self, tile: Tile) -> gains.Gained:
-        """What the products of a tile depend on."""
-        gain, row, number = self.inputs.gain, self.inputs.gain_row, self.number(tile)
+    def gained(self, tile: Tile, number: Int[Tensor, "*b q k"] | None) -> gains.Gained:
+        """What the products of a tile depend on; `number` as that of its block."""
+        gain, row = self.inputs.gain, self.inputs.gain_row
         assert gain is not None
         assert row is not None
         if number is None:
-            queries, keys = tile.end - tile.first, tile.high - tile.low
-            number = self.start(tile) + torch.arange(queries - 1, -1, -1)[:, None] + torch.arange(keys)
+            number = self.start(tile) + numbers(tile.end - tile.first, tile.high - tile.low)
         key = self.key[:, :, self.within(tile)].repeat_interleave(self.groups, 1)
         query, gain = self.queries(self.query, tile), gain[self.heads].to(self.dtype)
         return gains.Gained(query, key, self.inputs.scale, gain, row.long()[number])
@@ -195,20 +196,13 @@ class Part:
         return self.times_table(plain, self.query_table, self.inputs.scale)
 
     def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "some n"] | None:
-        bias, (below, above) = self.inputs.bias, tile.hidden
-        bias = None if bias is None else bias[self.heads]
+        bias = None if self.inputs.bias is None else self.inputs.bias[self.heads]
         if number is not None or (bias is None and tile.hidden == (0, 0)):
             return bias
         size = tile.end - tile.first + tile.high - tile.low - 1
         if bias is None:
-            strip = torch.zeros(1, size, dtype=self.dtype)
-        else:
-            strip = bias[:, self.start(tile) : self.start(tile) + size]
-            strip = strip if tile.hidden == (0, 0) else strip.clone()
-        if tile.hidden != (0, 0):
-            strip[:, :below] = -torch.inf
-            strip[:, size - above :] = -torch.inf
-        return strip
+            return tile.banded(torch.zeros(1, size, dtype=self.dtype))
+        return tile.banded(bias[:, self.start(tile) : self.start(tile) + size])
 
     def _table(self, table: Tensor | None, rows: slice) -> Float[Tensor, "h r D"]:
         assert table is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from relpos.backends.call import wide
+from relpos.backends.operators import laid_out
 from relpos.backends.sdpa import flash
 from relpos.backends.sdpa.bias_backward import bias_backward
 from relpos.backends.sdpa.forward import tile_rows
-from relpos.backends.sdpa.inputs import Gradients, Inputs, laid_out, readable
+from relpos.backends.sdpa.inputs import Gradients, Inputs, readable
 from relpos.backends.sdpa.masks import Masks
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from relpos.backends.call import wide
+from relpos.backends.operators import add_over_rows
 from relpos.backends.sdpa.inputs import Gradients, Inputs, zeros_for
 from relpos.backends.sdpa.masks import Masks
 from relpos.backends.tiles import Tile
@@ -83,9 +84,9 @@ def _add_tile(
         torch.bmm(of_scores, _flat(key[part]), out=_flat(of_query[part]))
         _flat(of_key[part]).baddbmm_(of_scores.mT, _flat(query[part]), alpha=inputs.scale)
         if tables.numel():
-            _add(tables, part, place, scratch.diagonal_sums())
+            add_over_rows(tables, *part, place, scratch.diagonal_sums())
         if key_biases.numel():
-            _add(key_biases, part, tile.key_rows, of_scores.unflatten(0, shape[:2]).sum(2))
+            add_over_rows(key_biases, *part, tile.key_rows, of_scores.unflatten(0, shape[:2]).sum(2))
     grads.query[tile.rows, :, tile.query_rows] = tile.turn(of_query).mul_(inputs.scale)
 
 
@@ -140,14 +141,6 @@ class _Scratch:
 def _some(x: Tensor, part: tuple[slice, slice]) -> Tensor:
     """This part of `x [b, h, ...]`, where a size of 1 serves all."""
     return x[tuple(slice(None) if size == 1 else some for size, some in zip(x.shape, part, strict=False))]
-
-
-def _add(total: Tensor, part: tuple[slice, slice], place: slice, amount: Tensor) -> None:
-    """Add `amount [b, h, n]` to these places of `total`, over all rows where it has one for all."""
-    if len(total) == 1:
-        total[:, part[1], place] += amount.sum(0, keepdim=True)
-    else:
-        total[(*part, place)] += amount
 
 
 def _flat(x: Tensor) -> Tensor:

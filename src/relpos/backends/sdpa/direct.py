@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from relpos.backends.operators import is_traced
 from relpos.backends.sdpa.forward import tile_rows
 from relpos.backends.sdpa.inputs import Inputs, readable
 from relpos.backends.sdpa.masks import Masks
@@ -27,7 +28,7 @@ def direct(inputs: Inputs) -> Float[Tensor, "B H Tq D"] | None:
     is_causal = False
     if query_len == 1 and -inputs.back <= inputs.offset and inputs.offset + key_len - 1 <= inputs.ahead:
         mask = None if table is None else table.unsqueeze(2)
-    elif torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in (query, key, value)):
+    elif is_traced((query, key, value)):
         return None
     else:
         tiles = list(inputs.tiles(tile_rows(query.dtype), whole=True))

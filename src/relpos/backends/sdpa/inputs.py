@@ -65,9 +65,3 @@ def readable(x: Tensor) -> Tensor:
 def zeros_for(bias: Tensor | None, needed: bool, like: Tensor) -> Tensor:
     """Where to sum the gradient of a bias; empty where none is needed."""
     return torch.zeros_like(bias) if needed and bias is not None else like.new_empty(0)
-
-
-def laid_out(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Empty, as `x [B, H, T, D]`, laid out as the kernel does gradients: heads side by side within a token."""
-    batch, heads, length, width = x.shape
-    return x.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)

@@ -77,13 +77,7 @@ class Masks:
             strip = torch.zeros(1, 1, place.stop - place.start, dtype=self.dtype)
         else:
             strip = self._without_negligible(of_rows(self.inputs.table, tile.rows)[..., place], tile)
-        if tile.hidden == (0, 0):
-            return strip
-        below, above = tile.hidden
-        strip = strip.clone()
-        strip[..., :below] = -torch.inf
-        strip[..., strip.shape[-1] - above :] = -torch.inf
-        return strip
+        return tile.banded(strip)
 
     def _without_negligible(self, strip: Float[Tensor, "b H n"], tile: Tile) -> Float[Tensor, "b H n"]:
         first, end = tile.shared()

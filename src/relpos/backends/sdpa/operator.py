@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from relpos.backends.call import wide
-from relpos.backends.operators import is_recorded, no_second_gradient
+from relpos.backends.operators import is_recorded, keep, laid_out, no_second_gradient
 from relpos.backends.sdpa.backward import backward
 from relpos.backends.sdpa.forward import forward
-from relpos.backends.sdpa.inputs import Inputs, laid_out, readable, zeros_for
+from relpos.backends.sdpa.inputs import Inputs, readable, zeros_for
 
 NAME = "relpos::distance_attention"
 ARGUMENTS = (
@@ -62,14 +62,6 @@ def _backward_shapes(
     )
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    given = Inputs(*inputs)
-    ctx.save_for_backward(*given[:8], *output)
-    ctx.numbers = given[8:]
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
 def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad
     if grad_output is None:
@@ -82,7 +74,7 @@ def _gradient(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[T
     return (*wanted, *(None,) * (len(needs) - 5))
 
 
-torch.library.register_autograd(NAME, _gradient, setup_context=_keep)
+torch.library.register_autograd(NAME, _gradient, setup_context=keep(8))
 torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("sdpa"))
 
 
