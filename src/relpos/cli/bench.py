@@ -9,6 +9,7 @@ import typer
 
 from relpos.cli.extras import needs_extra
 from relpos.cli.lists import names, numbers
+from relpos.cli.refusals import refusals
 
 if TYPE_CHECKING:
     from relpos.bench import Report, Work
@@ -44,28 +45,26 @@ def bench(
     chosen = (tasks, schemes, lengths, dtype, batch, heads, width)
     is_default = not causal and all(option is None for option in chosen)
     try:
-        with needs_extra("study"):
-            from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work
-        works: tuple[Work, ...] = DEFAULT
-        if not is_default:
-            shape = {"batch": batch, "heads": heads, "width": width, "dtype": dtype}
-            given = {name: value for name, value in shape.items() if value is not None}
-            works = tuple(
-                Work(task, scheme, length, causal or task == "decode", **given)  # type: ignore[arg-type]
-                for task, scheme, length in itertools.product(
-                    names(tasks) or ("forward",),
-                    names(schemes) or ("t5",),
-                    numbers("relpos bench --lengths", lengths) or (2048,),
+        with refusals():
+            with needs_extra("study"):
+                from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work
+            works: tuple[Work, ...] = DEFAULT
+            if not is_default:
+                shape = {"batch": batch, "heads": heads, "width": width, "dtype": dtype}
+                given = {name: value for name, value in shape.items() if value is not None}
+                works = tuple(
+                    Work(task, scheme, length, causal or task == "decode", **given)  # type: ignore[arg-type]
+                    for task, scheme, length in itertools.product(
+                        names(tasks) or ("forward",),
+                        names(schemes) or ("t5",),
+                        numbers("relpos bench --lengths", lengths) or (2048,),
+                    )
                 )
-            )
-        pairs = DEFAULT_MEMORY if is_default else tuple((work, "relpos sdpa") for work in works)
-        _run_and_print(works, pairs if (is_default if memory is None else memory) else (), out)
+            pairs = DEFAULT_MEMORY if is_default else tuple((work, "relpos sdpa") for work in works)
+            _run_and_print(works, pairs if (is_default if memory is None else memory) else (), out)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out / 'bench.json'} holds what was measured.", err=True)
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], ...]", out: Path) -> None:

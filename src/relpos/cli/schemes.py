@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from relpos.cli.extras import needs_extra
+from relpos.cli.refusals import refusals
 
 Heads = Annotated[int, typer.Option(help="Heads.")]
 HeadDim = Annotated[int, typer.Option(help="Width of a head.")]
@@ -37,7 +38,7 @@ def schemes(
 
     The sizes go where a scheme's constructor has no default of its own.
     """
-    try:
+    with refusals():
         with needs_extra("study"):
             from rich.console import Console
 
@@ -66,6 +67,3 @@ def schemes(
             console = Console() if sys.stdout.isatty() else Console(width=80)
             console.print(tables.as_table(entries))
             console.print(tables.as_sources(entries))
-    except (ValueError, TypeError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relpos.cli.extras import needs_extra
+from relpos.cli.refusals import refusals
 
 if TYPE_CHECKING:
     from relpos.schemes import Scheme
@@ -51,7 +52,7 @@ def show(
 
     The arguments of the scheme's constructor are options too: relpos show t5 --num-heads 12 --no-bidirectional.
     """
-    try:
+    with refusals():
         if docs is not None:
             _draw_docs(docs, weights)
             return
@@ -59,9 +60,6 @@ def show(
             _refuse_no_scheme(scheme)
         else:
             _show(scheme, context.args, out, weights, tensor or (), transposed, length, reach)
-    except (ValueError, TypeError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 def _show(

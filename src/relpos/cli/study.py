@@ -10,6 +10,7 @@ import typer
 from relpos import errors
 from relpos.cli.extras import needs_extra
 from relpos.cli.lists import names, numbers
+from relpos.cli.refusals import refusals
 
 if TYPE_CHECKING:
     from relpos.study import StudyConfig, StudyResult
@@ -53,28 +54,26 @@ def study(
     """
     folder = out or Path("runs/quick" if quick else "runs/default")
     try:
-        recipe: dict[str, Any] = (QUICK if quick else {}) | _given(
-            length=length,
-            multiples=numbers("relpos study --multiples", multiples),
-            steps=steps,
-            size=size,
-            text=text,
-            threads=threads,
-        )
-        chosen = _given(schemes=names(schemes), seeds=numbers("relpos study --seeds", seeds))
-        if report_only:
-            settings = _given(length=length, multiples=multiples, steps=steps, size=size, text=text, threads=threads)
-            _draw_page(folder, sorted(settings | chosen))
-            return
-        with needs_extra("study"):
-            from relpos.study import Recipe, StudyConfig
-        _run_and_print(replace(StudyConfig(recipe=replace(Recipe(), **recipe)), **chosen), folder)
+        with refusals():
+            given = _given(
+                length=length,
+                multiples=numbers("relpos study --multiples", multiples),
+                steps=steps,
+                size=size,
+                text=text,
+                threads=threads,
+            )
+            chosen = _given(schemes=names(schemes), seeds=numbers("relpos study --seeds", seeds))
+            if report_only:
+                _draw_page(folder, sorted(given | chosen))
+                return
+            recipe: dict[str, Any] = (QUICK if quick else {}) | given
+            with needs_extra("study"):
+                from relpos.study import Recipe, StudyConfig
+            _run_and_print(replace(StudyConfig(recipe=replace(Recipe(), **recipe)), **chosen), folder)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {folder} keeps the last checkpoint; the same command goes on from there.", err=True)
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, FloatingPointError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 def _run_and_print(config: "StudyConfig", folder: Path) -> None:

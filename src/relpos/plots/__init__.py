@@ -8,8 +8,8 @@ from relpos.plots.page import (
     attention_page_chart,
     perplexity_page_chart,
     position_page_chart,
-    script_bundle,
 )
+from relpos.plots.save import script_bundle
 from relpos.plots.style import colour_of, mark_of, page_colour, page_colours
 
 __all__ = [

@@ -4,14 +4,12 @@ The page holds Vega once. Each chart is a Vega-Lite specification with a paramet
 ("" for all), and, where lines have names at their ends, `names`, whether there is room for them.
 """
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import vl_convert
 
 from relpos.plots.extrapolation import Curve, bounds_of, names_of, rows_of, ticks
 from relpos.plots.style import mark_of, page_colour, page_config
@@ -39,13 +37,6 @@ class Head:
 
     name: str
     shares: tuple[float, ...]
-
-
-@functools.cache
-def script_bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script without imports, which sets `vegaEmbed`."""
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle
 
 
 def as_script_data(data: Any) -> str:

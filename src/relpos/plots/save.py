@@ -6,6 +6,7 @@ tell whether a committed picture is the one that the code draws.
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import struct
@@ -58,6 +59,13 @@ def save(specification: dict[str, Any], path: Path, *, title: str) -> None:
         write_bytes(path, _page(specification, title).encode("utf-8"))
 
 
+@functools.cache
+def script_bundle() -> str:
+    """Vega, Vega-Lite and vega-embed as one script without imports, which sets `vegaEmbed`."""
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle
+
+
 def specification_of(png: bytes) -> dict[str, Any]:
     """The specification that a PNG of `save` carries."""
     for kind, content in _chunks(png):
@@ -99,6 +107,6 @@ def _page(specification: dict[str, Any], title: str) -> str:
     script = json.dumps(specification).replace("<", "\\u003c")
     return _PAGE.format(
         title=html.escape(title),
-        library=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        library=script_bundle(),
         specification=script,
     )
