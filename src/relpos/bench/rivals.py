@@ -5,20 +5,18 @@ A contender is built for a work and gives a function of query, key and value, or
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import relpos
-from relpos.bench.work import Work, distance_bias
-from relpos.schemes import ALiBi, Scheme, T5Bias
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+from relpos.bench import content, modules
+from relpos.bench.work import TASKS, Attend, Task, Work, distance_bias
+from relpos.schemes import Scheme
 
 #: The yardstick: the same attention without any bias, which computes something else.
 LIMIT = "sdpa without bias"
@@ -29,28 +27,45 @@ class Contender:
     """`prepare(work, scheme)` gives the function to time; a string says why there is none.
 
     `from_hidden`: an attention module with projections, set to the identity; query, key and value are all the query.
-    `longest`: more pairs than of so many tokens are not timed, because a call would take seconds.
+    `longest`: more pairs than of so many tokens are not timed, because a call would take seconds; `longest_content`: the
+    same for schemes that depend on content, where it takes longer. Training, which takes three times as long, ends
+    at half of the latter.
+    `is_linear_in`: tasks whose memory does not grow with the square of the length.
     """
 
     name: str
     prepare: Callable[[Work, Scheme], Attend | str]
     from_hidden: bool = False
     longest: int | None = None
+    longest_content: int | None = None
+    is_linear_in: tuple[Task, ...] = ()
+
+    def limit(self, work: Work) -> int | None:
+        """Tokens past which the contender is not timed at this work."""
+        if not work.has_content or self.longest_content is None:
+            return self.longest
+        return self.longest_content // 2 if work.task == "train" else self.longest_content
 
 
 def contenders() -> list[Contender]:
     """Everybody, the yardstick first."""
-    longest = {"reference": 1024}
-    ours = [Contender(f"relpos {name}", _ours(name), longest=longest.get(name)) for name in relpos.backends.BACKENDS]
     return [
-        Contender(LIMIT, _without_bias),
-        *ours,
+        Contender(LIMIT, _without_bias, is_linear_in=TASKS),
+        *(_our_own(name) for name in relpos.backends.BACKENDS),
+        Contender("gather by blocks", _gather, longest=4096, is_linear_in=("forward", "decode")),
         Contender("dense bias + sdpa", _dense, longest=4096),
-        Contender("eager", _eager, longest=2048),
-        Contender("flex, compiled", _flex, longest=4096),
-        Contender("transformers", _transformers, from_hidden=True, longest=2048),
-        Contender("x-transformers", _x_transformers, longest=2048),
+        Contender("eager", _eager, longest=2048, longest_content=2048),
+        Contender("flex, compiled", _flex, longest=4096, longest_content=2048),
+        Contender("transformers", modules.transformers, from_hidden=True, longest=2048, longest_content=2048),
+        Contender("x-transformers", modules.x_transformers, longest=2048),
+        Contender("disentangled-flash", modules.disentangled_flash, from_hidden=True, longest=2048, longest_content=2048),
     ]
+
+
+def _our_own(backend: str) -> Contender:
+    if backend == "reference":
+        return Contender("relpos reference", _ours(backend), longest=1024)
+    return Contender(f"relpos {backend}", _ours(backend), is_linear_in=TASKS)
 
 
 def _without_bias(work: Work, scheme: Scheme) -> Attend | str:
@@ -74,7 +89,16 @@ def _ours(backend: str) -> Callable[[Work, Scheme], Attend | str]:
     return prepare
 
 
+def _gather(work: Work, scheme: Scheme) -> Attend | str:
+    if not work.has_content:
+        return "a bias of distance alone needs no products to gather from"
+    return content.by_blocks(work, scheme)
+
+
 def _dense(work: Work, scheme: Scheme) -> Attend | str:
+    if work.has_content:
+        return "its bias depends on content: gather by blocks and eager make it"
+
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mask = work.bias(scheme).to(query.dtype)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask[None])
@@ -83,6 +107,9 @@ def _dense(work: Work, scheme: Scheme) -> Attend | str:
 
 
 def _eager(work: Work, scheme: Scheme) -> Attend | str:
+    if work.has_content:
+        return content.whole(work, scheme)
+
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = query @ key.mT / math.sqrt(work.width) + work.bias(scheme).to(query.dtype)
         return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
@@ -97,6 +124,9 @@ def _flex(work: Work, scheme: Scheme) -> Attend | str:
 
     if work.task == "train":
         return "FlexAttention has no gradients on a CPU"
+    added = content.tables(work, scheme) if work.has_content else None
+    if added is not None and added.value is not None:
+        return "FlexAttention changes scores, and Shaw's values are added after the softmax"
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
@@ -108,6 +138,8 @@ def _flex(work: Work, scheme: Scheme) -> Attend | str:
     # Without a fresh start the compiler gives up after eight works, and what then runs is not what anybody means.
     torch.compiler.reset()
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    if added is not None:
+        return _flex_content(work, added, compiled, blocks)
     distance = torch.arange(1 - work.length, work.length)
     values = distance_bias(scheme).values
 
@@ -124,98 +156,21 @@ def _flex(work: Work, scheme: Scheme) -> Attend | str:
     return attend
 
 
-def _transformers(work: Work, scheme: Scheme) -> Attend | str:
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed"
-    if work.task == "decode":
-        return "its modules decode with a cache of their own"
-    if isinstance(scheme, T5Bias) and not work.is_causal:
-        return _t5_module(work, scheme)
-    if isinstance(scheme, ALiBi) and work.is_causal:
-        return _mpt_module(work)
-    return "no attention module of its own computes this"
-
-
-def _t5_module(work: Work, scheme: T5Bias) -> Attend:
-    from transformers import T5Config
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    size = work.heads * work.width
-    config = T5Config(
-        d_model=size,
-        d_kv=work.width,
-        num_heads=work.heads,
-        relative_attention_num_buckets=scheme.num_buckets,
-        relative_attention_max_distance=scheme.max_distance,
-        attn_implementation="sdpa",
-    )
-    module = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
-    _identity(module.q, module.k, module.v, module.o)
-    with torch.no_grad():
-        # T5 does not scale its products; a query weight that does makes it compute the same as the others.
-        module.q.weight /= math.sqrt(work.width)
-        module.relative_attention_bias.weight.copy_(scheme.table.T)
-    module.to(getattr(torch, work.dtype))
-    return lambda query, key, value: _heads(module(_hidden(query))[0], work)
-
-
-def _mpt_module(work: Work) -> Attend:
-    from transformers import MptConfig
-    from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
-
-    size = work.heads * work.width
-    module = MptAttention(MptConfig(d_model=size, n_heads=work.heads, max_seq_len=work.length), layer_idx=0).eval()
-    _identity(module.out_proj)
-    with torch.no_grad():
-        module.Wqkv.weight.copy_(torch.eye(size).repeat(3, 1))
-    module.to(getattr(torch, work.dtype))
-    hidden_keys = torch.ones(work.length, work.length, dtype=torch.bool).triu(1)
+def _flex_content(work: Work, added: content.Tables, compiled: Callable[..., object], blocks: object) -> Attend:
+    """The two tables of products are made before the call, and its score function reads them."""
+    rows = added.rows(work)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        bias = build_mpt_alibi_tensor(work.heads, work.length)
-        return _heads(module(_hidden(query), bias, attention_mask=hidden_keys)[0], work)
+        with_query, by_row = added.products(query, key)
+        with_key = None if by_row is None else by_row.mT.contiguous()
 
-    return attend
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            row = rows[j - i + work.queries - 1]
+            bias = with_query[b, h, i, row]
+            return s + bias if with_key is None else s + bias + with_key[b, h, j, row]
 
-
-def _x_transformers(work: Work, scheme: Scheme) -> Attend | str:
-    if importlib.util.find_spec("x_transformers") is None:
-        return "x-transformers is not installed"
-    from x_transformers.attend import Attend as TheirAttend
-    from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
-
-    positions: Callable[[int, int], Tensor]
-    if isinstance(scheme, T5Bias):
-        buckets = (not scheme.bidirectional, scheme.num_buckets, scheme.max_distance)
-        learned = RelativePositionBias(1.0, *buckets, work.heads)
-        with torch.no_grad():
-            learned.relative_attention_bias.weight.copy_(scheme.table.T)
-        positions = learned
-    elif isinstance(scheme, ALiBi):
-        positions = AlibiPositionalBias(work.heads)
-    else:
-        return "it has no such bias"
-    attention = TheirAttend(heads=work.heads, causal=work.is_causal, flash=True, dropout=0.0)
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        bias = positions(work.queries, work.length).to(query.dtype)
-        output, _ = attention(query, key, value, attn_bias=bias)
+        output = compiled(query, key, value, score_mod=score, block_mask=blocks, scale=added.scale)
         assert isinstance(output, Tensor)
         return output
 
     return attend
-
-
-def _identity(*projections: nn.Linear) -> None:
-    for projection in projections:
-        nn.init.eye_(projection.weight)
-
-
-def _hidden(query: Tensor) -> Tensor:
-    """`[B, H, T, D]` as the hidden states `[B, T, H D]` of a module."""
-    return query.transpose(1, 2).flatten(2)
-
-
-def _heads(hidden: Tensor, work: Work) -> Tensor:
-    split: Tensor = hidden.unflatten(-1, (work.heads, work.width))
-    return split.transpose(1, 2)

@@ -13,9 +13,9 @@ from torch import Tensor
 from relpos import files, machine
 from relpos.bench.agree import disagreement, given
 from relpos.bench.memory import extra_peak
-from relpos.bench.rivals import LIMIT, Attend, Contender, contenders
+from relpos.bench.rivals import LIMIT, Contender, contenders
 from relpos.bench.timing import Timing, interleaved
-from relpos.bench.work import Work
+from relpos.bench.work import Attend, Work
 from relpos.schemes import Scheme
 
 
@@ -126,9 +126,10 @@ def _admitted(work: Work, scheme: Scheme, contender: Contender) -> Attend | str:
 
 
 def _too_long(work: Work, contender: Contender) -> str | None:
-    if contender.longest is None or work.length * work.queries <= contender.longest**2:
+    longest = contender.limit(work)
+    if longest is None or work.length * work.queries <= longest**2:
         return None
-    return f"not timed past {contender.longest} tokens"
+    return f"not timed past {longest} tokens{' of ' + work.scheme if work.has_content else ''}"
 
 
 def _step(work: Work, inputs: tuple[Tensor, Tensor, Tensor], attend: Attend) -> Callable[[], object]:

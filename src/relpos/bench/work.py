@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -18,7 +19,18 @@ Task = Literal["forward", "train", "decode"]
 TASKS: tuple[Task, ...] = ("forward", "train", "decode")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 #: Constructor arguments of the schemes that can be timed; learned tables are filled with normal numbers.
-SCHEMES: dict[str, dict[str, Any]] = {"t5": {"scale": None}, "alibi": {}, "shaw_bias": {"max_distance": 64}}
+SCHEMES: dict[str, dict[str, Any]] = {
+    "t5": {"scale": None},
+    "alibi": {},
+    "shaw_bias": {"max_distance": 64},
+    "deberta": {"num_buckets": 256, "max_distance": 512},
+    "shaw": {"max_distance": 64},
+}
+#: Those whose vectors meet the content, which takes a table of products in place of one of numbers.
+WITH_CONTENT = ("deberta", "shaw")
+
+#: Query, key and value to the output, `[B, H, T, D]` all.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,11 @@ class Work:
         """How many queries there are."""
         return 1 if self.task == "decode" else self.length
 
+    @property
+    def has_content(self) -> bool:
+        """Whether what the scheme adds depends on content and distance, not on distance alone."""
+        return self.scheme in WITH_CONTENT
+
     def __str__(self) -> str:
         shape = "" if (self.batch, self.heads, self.width) == (1, 8, 64) else f" {self.batch}x{self.heads}x{self.width}"
         causal = " causal" if self.is_causal else ""
@@ -71,6 +88,8 @@ class Work:
         options = dict(SCHEMES[self.scheme])
         if self.scheme == "t5":
             options["bidirectional"] = not (self.is_causal or self.task == "decode")
+        if self.has_content:
+            options["head_dim"] = self.width
         scheme = relpos.make(self.scheme, num_heads=self.heads, **options)
         generator = torch.Generator().manual_seed(0)
         for table in scheme.parameters():
@@ -97,7 +116,7 @@ class Work:
 
 
 def distance_bias(scheme: Scheme) -> DistanceBias:
-    """The one thing that a scheme which can be timed adds."""
+    """The one thing that a scheme adds whose bias depends on distance alone."""
     (term,) = scheme.terms(relpos.Positions.arange(1))
     assert isinstance(term, DistanceBias)
     return term

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from relpos.bench import Report, Work
 
 Tasks = Annotated[str | None, typer.Option(help="forward, train, decode; comma separated.  (default: forward)")]
-Schemes = Annotated[str | None, typer.Option(help="t5, alibi, shaw_bias; comma separated.  (default: t5)")]
+Schemes = Annotated[str | None, typer.Option(help="t5, alibi, shaw_bias, deberta, shaw; comma separated.  (default: t5)")]
 Lengths = Annotated[str | None, typer.Option(help="Lengths, comma separated.  (default: 2048)")]
 Causal = Annotated[bool, typer.Option("--causal", help="Causal attention.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.  (default: float32)")]
@@ -60,11 +60,16 @@ def bench(
                         numbers("relpos bench --lengths", lengths) or (2048,),
                     )
                 )
-            pairs = DEFAULT_MEMORY if is_default else tuple((work, "relpos sdpa") for work in works)
+            pairs = DEFAULT_MEMORY if is_default else tuple((work, _fastest(work)) for work in works)
             _run_and_print(works, pairs if (is_default if memory is None else memory) else (), out)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out / 'bench.json'} holds what was measured.", err=True)
         raise typer.Exit(130) from None
+
+
+def _fastest(work: "Work") -> str:
+    """The backend that `attention` takes for it."""
+    return "relpos blocked" if work.has_content else "relpos sdpa"
 
 
 def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], ...]", out: Path) -> None:

@@ -14,12 +14,15 @@ from relpos.plots.style import styled
 #: Contenders by the beginning of their names; ours in the strongest colour. Paul Tol's "bright" scheme.
 _MARKS = {
     "relpos sdpa": ("#CC3311", "circle"),
+    "relpos blocked": ("#CC3311", "diamond"),
     "relpos reference": ("#BBBBBB", "circle"),
+    "gather": ("#222222", "triangle-right"),
     "dense": ("#4477AA", "square"),
     "eager": ("#66CCEE", "diamond"),
     "flex": ("#228833", "triangle-up"),
     "transformers": ("#AA3377", "triangle-down"),
     "x-transformers": ("#CCBB44", "cross"),
+    "disentangled-flash": ("#EE7733", "triangle-left"),
 }
 WIDTH, ROW = 560, 24
 
