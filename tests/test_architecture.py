@@ -33,6 +33,7 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 HOME = {
     "transformers": {"hf", "bench"},
     "x_transformers": {"bench"},
+    "disentangled_flash": {"bench"},
     "altair": {"plots"},
     "vl_convert": {"plots"},
     "typer": {"cli"},

@@ -78,7 +78,7 @@ def _exact(work: Work, scheme: Scheme, query: Tensor, key: Tensor, value: Tensor
 
 
 def _deberta(work: Work, tables: dict[str, Tensor], query: Tensor, key: Tensor, value: Tensor, row: int) -> Tensor:
-    """He et al. 2021, equations 2 to 4, for one query `[B, H, D]`; both tables at delta(i, j), as in released models."""
+    """He et al. 2021, equations 2 to 4, for one query `[B, H, D]`; p2c too at delta(i, j), as released models."""
     seen, here = _seen(work, row)
     span, furthest = SCHEMES["deberta"]["num_buckets"], SCHEMES["deberta"]["max_distance"]
     delta = [min(max(span + deberta_bucket(here - j, span, furthest), 0), 2 * span - 1) for j in seen]

@@ -24,7 +24,10 @@ def extra_peak(work: Work, contender: str) -> int | str:
     """Bytes that one call takes beyond its inputs, or why nobody knows."""
     if not RESET.exists():
         return "this system does not tell a process its peak memory"
-    if work.task not in _by_name(contender).is_linear_in and 3 * 4 * work.batch * work.heads * work.length**2 > _available():
+    if (
+        work.task not in _by_name(contender).is_linear_in
+        and 3 * 4 * work.batch * work.heads * work.length**2 > _available()
+    ):
         return "scores, bias and mask of all pairs would not fit into this machine's memory"
     command = [sys.executable, "-m", "relpos.bench.memory", json.dumps(work.to_json()), contender]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module

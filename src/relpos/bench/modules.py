@@ -101,7 +101,7 @@ def disentangled_flash(work: Work, scheme: Scheme) -> Attend | str:
     from transformers import DebertaV2Config
 
     config = DebertaV2Config(**_deberta_config(work))
-    kind = (
+    kind: Callable[..., nn.Module] = (
         theirs.TorchTrainingDisentangledSelfAttention
         if work.task == "train"
         else theirs.TorchInferenceDisentangledSelfAttention
@@ -141,9 +141,10 @@ def _embeddings(scheme: Disentangled, work: Work) -> Tensor:
 def _project_positions(module: nn.Module, work: Work) -> None:
     """Each table has its own half of the embedding, then a projection of the size that theirs has."""
     size = work.heads * work.width
-    module.pos_key_proj = nn.Sequential(_Columns(0, size), nn.Linear(size, size))
-    module.pos_query_proj = nn.Sequential(_Columns(size, 2 * size), nn.Linear(size, size))
-    _identity(module.pos_key_proj[1], module.pos_query_proj[1])
+    for name, start in (("pos_key_proj", 0), ("pos_query_proj", size)):
+        projection = nn.Linear(size, size)
+        _identity(projection)
+        setattr(module, name, nn.Sequential(_Columns(start, start + size), projection))
     module.to(getattr(torch, work.dtype))
 
 

@@ -27,9 +27,7 @@ class Contender:
     """`prepare(work, scheme)` gives the function to time; a string says why there is none.
 
     `from_hidden`: an attention module with projections, set to the identity; query, key and value are all the query.
-    `longest`: more pairs than of so many tokens are not timed, because a call would take seconds; `longest_content`: the
-    same for schemes that depend on content, where it takes longer. Training, which takes three times as long, ends
-    at half of the latter.
+    `longest`: more pairs than of so many tokens are not timed, because a call would take seconds.
     `is_linear_in`: tasks whose memory does not grow with the square of the length.
     """
 
@@ -37,14 +35,12 @@ class Contender:
     prepare: Callable[[Work, Scheme], Attend | str]
     from_hidden: bool = False
     longest: int | None = None
-    longest_content: int | None = None
     is_linear_in: tuple[Task, ...] = ()
 
     def limit(self, work: Work) -> int | None:
-        """Tokens past which the contender is not timed at this work."""
-        if not work.has_content or self.longest_content is None:
-            return self.longest
-        return self.longest_content // 2 if work.task == "train" else self.longest_content
+        """Tokens past which it is not timed at this work: half as many where products have gradients, at least 1024."""
+        is_slow = work.has_content and work.task == "train"
+        return max(self.longest // 2, 1024) if self.longest is not None and is_slow else self.longest
 
 
 def contenders() -> list[Contender]:
@@ -54,11 +50,11 @@ def contenders() -> list[Contender]:
         *(_our_own(name) for name in relpos.backends.BACKENDS),
         Contender("gather by blocks", _gather, longest=4096, is_linear_in=("forward", "decode")),
         Contender("dense bias + sdpa", _dense, longest=4096),
-        Contender("eager", _eager, longest=2048, longest_content=2048),
-        Contender("flex, compiled", _flex, longest=4096, longest_content=2048),
-        Contender("transformers", modules.transformers, from_hidden=True, longest=2048, longest_content=2048),
+        Contender("eager", _eager, longest=2048),
+        Contender("flex, compiled", _flex, longest=2048),
+        Contender("transformers", modules.transformers, from_hidden=True, longest=2048),
         Contender("x-transformers", modules.x_transformers, longest=2048),
-        Contender("disentangled-flash", modules.disentangled_flash, from_hidden=True, longest=2048, longest_content=2048),
+        Contender("disentangled-flash", modules.disentangled_flash, from_hidden=True, longest=2048),
     ]
 
 
@@ -92,7 +88,7 @@ def _ours(backend: str) -> Callable[[Work, Scheme], Attend | str]:
 def _gather(work: Work, scheme: Scheme) -> Attend | str:
     if not work.has_content:
         return "a bias of distance alone needs no products to gather from"
-    return content.by_blocks(work, scheme)
+    return content.by_blocks(work, scheme, content.TRAIN_BLOCK if work.task == "train" else content.BLOCK)
 
 
 def _dense(work: Work, scheme: Scheme) -> Attend | str:

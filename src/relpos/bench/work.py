@@ -129,25 +129,34 @@ def _default() -> tuple[Work, ...]:
     works += [Work("forward", "t5", length, is_causal=True) for length in (512, 2048, 4096)]
     works += [Work("forward", "alibi", 2048), Work("forward", "alibi", 2048, is_causal=True)]
     works += [Work("forward", "t5", 2048, causal, "bfloat16") for causal in (False, True)]
+    works += [Work("forward", "deberta", length, heads=12) for length in (512, 1024, 2048, 4096)]
+    works += [Work("forward", "deberta", length, dtype="bfloat16", heads=12) for length in (128, 512, 2048)]
+    works += [Work("forward", "shaw", 2048, heads=12)]
     works += [Work("decode", scheme, length, True) for scheme in ("t5", "alibi") for length in (4096, 32768)]
     works += [Work("train", "alibi", length) for length in (512, 2048)]
     works += [Work("train", "alibi", 2048, is_causal=True)]
-    works += [Work("train", "t5", length) for length in (512, 1024, 2048, 4096)]
-    works += [Work("train", "t5", 2048, is_causal=True)]
+    works += [Work("train", "t5", length) for length in (1024, 2048, 4096)]
     for scheme in ("t5", "alibi"):
         works += [Work("train", scheme, length, True, "float32", 32, 4, 32) for length in (64, 128, 256)]
+    works += [Work("train", "deberta", length, heads=12) for length in (1024, 2048)]
     return tuple(works)
+
+
+def _default_memory() -> tuple[tuple[Work, str], ...]:
+    """Bias of distance alone, then DeBERTa's: ours at both lengths, the others where all pairs fit."""
+    pairs: list[tuple[Work, str]] = []
+    tasks: tuple[Task, ...] = ("forward", "train")
+    for task in tasks:
+        pairs += [(Work(task, "t5", 4096), name) for name in ("sdpa without bias", "relpos sdpa", "dense bias + sdpa")]
+        pairs += [(Work(task, "t5", 16384), name) for name in ("relpos sdpa", "dense bias + sdpa")]
+    pairs.append((Work("forward", "t5", 65536), "relpos sdpa"))
+    for task in tasks:
+        pairs += [(Work(task, "deberta", 4096, heads=12), n) for n in ("relpos blocked", "gather by blocks", "eager")]
+        pairs += [(Work(task, "deberta", 16384, heads=12), n) for n in ("relpos blocked", "eager")]
+    return tuple(pairs)
 
 
 #: What `make bench` runs.
 DEFAULT = _default()
 #: Whose memory it measures, and at what.
-DEFAULT_MEMORY: tuple[tuple[Work, str], ...] = (
-    *(
-        (Work(task, "t5", length), name)
-        for task in ("forward", "train")
-        for length in (4096, 16384)
-        for name in ("sdpa without bias", "relpos sdpa", "dense bias + sdpa", "eager")
-    ),
-    (Work("forward", "t5", 65536), "relpos sdpa"),
-)
+DEFAULT_MEMORY = _default_memory()

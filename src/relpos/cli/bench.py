@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from relpos.bench import Report, Work
 
 Tasks = Annotated[str | None, typer.Option(help="forward, train, decode; comma separated.  (default: forward)")]
-Schemes = Annotated[str | None, typer.Option(help="t5, alibi, shaw_bias, deberta, shaw; comma separated.  (default: t5)")]
+Schemes = Annotated[
+    str | None, typer.Option(help="t5, alibi, shaw_bias, deberta, shaw; comma separated.  (default: t5)")
+]
 Lengths = Annotated[str | None, typer.Option(help="Lengths, comma separated.  (default: 2048)")]
 Causal = Annotated[bool, typer.Option("--causal", help="Causal attention.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.  (default: float32)")]
