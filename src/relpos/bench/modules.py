@@ -164,11 +164,13 @@ class _Rows(nn.Module):
 
     def __init__(self, table: nn.Parameter, work: Work) -> None:
         super().__init__()
-        self._read = lambda: table.T.to(getattr(torch, work.dtype))
+        self._dtype = getattr(torch, work.dtype)
+        self._table = [table]  # in a list, so that it is not a parameter of this module, which may be cast
 
     @property
     def weight(self) -> Tensor:
-        return self._read()
+        """`[rows, heads]`, as an embedding has it."""
+        return self._table[0].T.to(self._dtype).contiguous()
 
     def forward(self, rows: Tensor) -> Tensor:
         return F.embedding(rows, self.weight)
@@ -202,8 +204,9 @@ def x_transformers(work: Work, scheme: Scheme) -> Attend | str:
     return attend
 
 
-def _identity(*projections: nn.Linear) -> None:
+def _identity(*projections: object) -> None:
     for projection in projections:
+        assert isinstance(projection, nn.Linear)
         nn.init.eye_(projection.weight)
         if projection.bias is not None:
             nn.init.zeros_(projection.bias)
