@@ -160,17 +160,20 @@ class _Columns(nn.Module):
 
 
 class _Rows(nn.Module):
-    """An embedding whose rows are the columns of a scheme's table, so that the table gets the gradient."""
+    """An embedding whose rows are the columns of a scheme's table, so that the table gets the gradient.
+
+    It must enter a module after that was cast, since it shares the table with the scheme.
+    """
 
     def __init__(self, table: nn.Parameter, work: Work) -> None:
         super().__init__()
         self._dtype = getattr(torch, work.dtype)
-        self._table = [table]  # in a list, so that it is not a parameter of this module, which may be cast
+        self.table = table
 
     @property
     def weight(self) -> Tensor:
         """`[rows, heads]`, as an embedding has it."""
-        return self._table[0].T.to(self._dtype).contiguous()
+        return self.table.T.to(self._dtype).contiguous()
 
     def forward(self, rows: Tensor) -> Tensor:
         return F.embedding(rows, self.weight)
