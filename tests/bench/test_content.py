@@ -15,8 +15,9 @@ from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work, content, modules, run_be
 from relpos.bench.agree import _exact, deberta_bucket, disagreement
 from relpos.bench.memory import extra_peak
 from relpos.bench.rivals import LIMIT, Contender, contenders
-from relpos.bench.run import _too_long
-from relpos.bench.timing import interleaved
+from relpos.bench.report import times_table
+from relpos.bench.run import Entry, Report, _too_long
+from relpos.bench.timing import Timing, interleaved
 from relpos.bench.work import SCHEMES, Attend
 from relpos.schemes import Disentangled, Scheme, Shaw
 
@@ -210,6 +211,24 @@ def test_works_have_the_settings_of_the_models() -> None:
     assert (deberta.num_buckets, deberta.max_distance, deberta.parts) == (256, 512, ("c2p", "p2c"))
     assert (shaw.max_distance, shaw.values, deberta.head_dim, shaw.head_dim) == (64, True, 64, 64)
     assert {name for name in SCHEMES if Work("forward", name, 8).has_content} == {"deberta", "shaw"}
+
+
+def test_the_table_has_a_column_for_all_who_have_a_number_and_no_other() -> None:
+    timing = Timing(0.002, 0.001, 0.003, 5)
+    rows = (
+        (
+            WORKS[0],
+            (Entry(LIMIT, timing, 1.0), Entry("a", timing, 2.0), Entry("b", reason="no"), Entry("c", reason="no")),
+        ),
+        (
+            WORKS[3],
+            (Entry(LIMIT, timing, 1.0), Entry("a", reason="no"), Entry("b", reason="no"), Entry("c", timing, 3.0)),
+        ),
+    )
+    table = times_table(Report({}, rows, ()))
+    assert [column.header for column in table.columns] == ["work", f"{LIMIT}, ms", "a", "c"]
+    cells = [list(column.cells) for column in table.columns]
+    assert cells == [[str(WORKS[0]), str(WORKS[3])], ["2.00", "2.00"], ["2.00", "-"], ["-", "3.00"]]
 
 
 def test_the_default_set_has_content_terms() -> None:

@@ -9,17 +9,18 @@ from relpos.bench.run import Entry, Report
 
 
 def times_table(report: Report) -> Table:
-    """One row a work: milliseconds of the yardstick, and everybody's time in multiples of it."""
-    names = [entry.contender for entry in report.rows[0][1]]
+    """One row a work: milliseconds of the yardstick, and in multiples of it the time of all who have one at some work."""
+    timed = {entry.contender for _, entries in report.rows for entry in entries if entry.timing is not None}
+    names = [entry.contender for entry in report.rows[0][1] if entry.contender in timed]
     drawn = Table(title="Time, as a multiple of attention without a bias", title_justify="left", box=SIMPLE_HEAD)
-    drawn.add_column("work")
+    drawn.add_column("work", no_wrap=True)
     drawn.add_column(f"{names[0]}, ms", justify="right")
     for name in names[1:]:
-        drawn.add_column(name, justify="right")
+        drawn.add_column(name, justify="right", overflow="fold")
     for work, entries in report.rows:
         limit = entries[0].timing
         first = "-" if limit is None else f"{1000 * limit.median:.2f}"
-        drawn.add_row(str(work), first, *(_cell(entry) for entry in entries[1:]))
+        drawn.add_row(str(work), first, *(_cell(entry) for entry in entries[1:] if entry.contender in timed))
     return drawn
 
 

@@ -90,7 +90,7 @@ def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], .
         from relpos.bench.chart import draw
         from relpos.bench.report import memory_table, reasons, times_table
     out.mkdir(parents=True, exist_ok=True)
-    console = Console() if sys.stdout.isatty() else Console(width=170)
+    console = Console() if sys.stdout.isatty() else Console(width=200)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
         step = bar.add_task("", total=len(works) + len(memory), completed=-1)
