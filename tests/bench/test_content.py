@@ -14,8 +14,8 @@ import relpos
 from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work, content, modules, run_bench
 from relpos.bench.agree import _exact, deberta_bucket, disagreement
 from relpos.bench.memory import extra_peak
-from relpos.bench.rivals import LIMIT, Contender, contenders
 from relpos.bench.report import times_table
+from relpos.bench.rivals import LIMIT, Contender, contenders
 from relpos.bench.run import Entry, Report, _too_long
 from relpos.bench.timing import Timing, interleaved
 from relpos.bench.work import SCHEMES, Attend
