@@ -9,7 +9,7 @@ from relpos.bench.run import Entry, Report
 
 
 def times_table(report: Report) -> Table:
-    """One row a work: milliseconds of the yardstick, and in multiples of it the time of all who have one at some work."""
+    """One row a work: milliseconds of the yardstick, and everybody's time in multiples of it, who has any at all."""
     timed = {entry.contender for _, entries in report.rows for entry in entries if entry.timing is not None}
     names = [entry.contender for entry in report.rows[0][1] if entry.contender in timed]
     drawn = Table(title="Time, as a multiple of attention without a bias", title_justify="left", box=SIMPLE_HEAD)
