@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 #: Rounds at least and at most, and seconds after which no further round is begun.
-LEAST, MOST, SECONDS = 5, 200, 3.0
+LEAST, MOST, SECONDS = 5, 200, 2.0
 #: Seconds of a call, and multiples of the fastest, past which a function takes part in every other round only.
 SLOW, BEHIND = 0.3, 3.0
 
