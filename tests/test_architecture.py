@@ -23,7 +23,7 @@ ORDER: list[set[str]] = [
     {"schemes", "backends"},
     {"arguments"},
     {"attention"},
-    {"nn"},
+    {"nn", "hf"},
     {"views"},
     {"plots"},
     {"study", "bench"},

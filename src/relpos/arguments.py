@@ -12,7 +12,7 @@ from relpos import errors
 from relpos.positions import Positions
 from relpos.schemes.absolute import Absolute, refuse_in_attention
 from relpos.schemes.scheme import Scheme
-from relpos.terms import KeyBias, Rotation, Term, ValueDistance
+from relpos.terms import DistanceGain, KeyBias, KeyDistance, QueryDistance, Rotation, Term, ValueDistance
 
 CALL = "attention"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -150,6 +150,42 @@ def list_schemes(call: str, scheme: object, heads: int, width: int) -> list[Sche
                 )
         found.append(one)
     return found
+
+
+def split_terms(scheme: object) -> tuple[object, list[Term]]:
+    """An argument that may be one scheme or term, several or None: without the terms, and the terms in it."""
+    if isinstance(scheme, Term):
+        return None, [scheme]
+    if scheme is None or not isinstance(scheme, Iterable):
+        return scheme, []
+    both = list(scheme)
+    terms = [one for one in both if isinstance(one, Term)]
+    return (
+        (scheme, [])
+        if not terms and isinstance(scheme, Sequence)
+        else (
+            [one for one in both if not isinstance(one, Term)],
+            terms,
+        )
+    )
+
+
+def check_given(query: Tensor, terms: Sequence[Term]) -> None:
+    """Terms from the caller: tables of as many heads as the query, as wide as it, on its device."""
+    heads, width = query.shape[1], query.shape[3]
+    for term in terms:
+        if isinstance(term, QueryDistance | KeyDistance | DistanceGain | ValueDistance):
+            shape, name = list(term.table.shape), type(term).__name__
+            per_head = isinstance(term, DistanceGain) or len(shape) == 3
+            wide = not isinstance(term, ValueDistance) and not (isinstance(term, DistanceGain) and len(shape) == 2)
+            if (per_head and shape[0] != heads) or (wide and shape[-1] != width):
+                raise errors.value(
+                    CALL, f"{name} with a table of shape {shape}", f"{heads} heads of width {width}", "slice the table."
+                )
+            if term.table.device != query.device:
+                raise errors.value(
+                    CALL, f"{name} on {term.table.device} with query on {query.device}", "one device", "move the table."
+                )
 
 
 def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:

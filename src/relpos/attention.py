@@ -18,8 +18,10 @@ from relpos.backends import reference
 from relpos.backends.call import Call
 from relpos.positions import Positions
 from relpos.schemes.scheme import Scheme
+from relpos.terms import Term
 
 Window = int | tuple[int, int]
+Given = Scheme | Term
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
@@ -28,7 +30,7 @@ def _call(
     query: Float[Tensor, "B H Tq D"],
     key: Float[Tensor, "B G Tk D"],
     value: Float[Tensor, "B G Tk Dv"],
-    scheme: Scheme | Iterable[Scheme] | None = None,
+    scheme: Given | Iterable[Given] | None = None,
     *,
     is_causal: bool = False,
     positions: Positions | None = None,
@@ -46,14 +48,16 @@ def _call(
     arguments.check_tensors(query, key, value)
     arguments.check_masks(query, key, attn_mask, key_mask, lengths)
     arguments.check_numbers(is_causal, scale, dropout_p)
-    schemes = arguments.list_schemes("attention", scheme, query.shape[1], query.shape[3])
+    schemes, given = arguments.split_terms(scheme)
+    schemes = arguments.list_schemes("attention", schemes, query.shape[1], query.shape[3])
     arguments.check_devices(query, schemes)
     if positions is None:
         positions = Positions.arange(query.shape[2], key.shape[2], device=query.device)
     else:
         arguments.check_positions(query, key, positions)
         positions = positions.to(query.device)
-    terms = tuple(term for one in schemes for term in one.terms(positions))
+    arguments.check_given(query, given)
+    terms = (*(term for one in schemes for term in one.terms(positions)), *given)
     arguments.check_terms(query, value, terms)
     sides = arguments.resolve_window(window)
     if not positions.anchored and not is_causal and (terms or sides is not None):
@@ -130,7 +134,7 @@ def attention(
     query: Float[Tensor, "B H Tq D"],
     key: Float[Tensor, "B G Tk D"],
     value: Float[Tensor, "B G Tk Dv"],
-    scheme: Scheme | Iterable[Scheme] | None = None,
+    scheme: Given | Iterable[Given] | None = None,
     *,
     is_causal: bool = False,
     positions: Positions | None = None,
@@ -151,7 +155,8 @@ def attention(
     Args:
         query, key, value: `[B, H, Tq, D]`, `[B, G, Tk, D]`, `[B, G, Tk, Dv]` of one floating dtype and device;
             G divides H, and query head h reads key head `h // (H / G)`.
-        scheme: a relative scheme, a list of them (what they add is summed), or None.
+        scheme: a relative scheme, a list of them (what they add is summed), or None. A term of `relpos.terms` may stand
+            where a scheme may: a table of one's own, say.
         is_causal: a key is visible iff its position is not after the query's. Without `positions`, the last query
             stands at the last key; `Positions.arange(Tq, Tk, query_start=0)` anchors the first at the first, as torch.
         positions: who stands where; needed where Tq != Tk, attention is not causal and anything depends on distance.

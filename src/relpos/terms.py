@@ -68,6 +68,17 @@ class DistanceBias:
 
         return cls(values, between, row)
 
+    @classmethod
+    def of_table(cls, table: Float[Tensor, "H n"]) -> DistanceBias:
+        """The values at distances `-n // 2` to `n // 2`, n odd; those farther away share the end columns."""
+        reach = table.shape[1] // 2
+
+        def between(first: int, end: int, dtype: torch.dtype) -> Float[Tensor, "H n"]:
+            column = torch.arange(first, end, device=table.device).clamp(-reach, reach) + reach
+            return lookup(table.to(dtype), column)
+
+        return cls.clipped(reach, between)
+
 
 @dataclass(frozen=True, eq=False)
 class KeyBias:

@@ -1,6 +1,7 @@
 """Pure functions under the schemes: which table row a distance reads, slopes, frequencies, rotation."""
 
 from relpos.functional.buckets import deberta_bucket as deberta_bucket
+from relpos.functional.buckets import deberta_row as deberta_row
 from relpos.functional.buckets import shaw_index as shaw_index
 from relpos.functional.buckets import t5_bucket as t5_bucket
 from relpos.functional.rotary import apply_rotary as apply_rotary

@@ -116,6 +116,36 @@ def deberta_bucket(distance: Int[Tensor, "*shape"], *, num_buckets: int, max_dis
     return torch.where(size <= mid, distance, far * distance.sign())
 
 
+def deberta_row(
+    distance: Int[Tensor, "*shape"], *, num_buckets: int | None, max_distance: int
+) -> Int[Tensor, "*shape"]:
+    r"""Row of DeBERTa's table of `2 span` positions: `clamp(span - bucket(distance), 0, 2 span - 1)`.
+
+    `bucket` is `deberta_bucket` and `span` is `num_buckets` (v2, v3); with `num_buckets=None` distances are counted one
+    by one and `span` is `max_distance` (v1).
+
+    Args:
+        distance: key minus query, any integer dtype, any shape.
+        num_buckets, max_distance: `position_buckets` and `max_relative_positions` of the checkpoint.
+
+    Returns:
+        int64, same shape: the row that c2p and p2c alike read.
+
+    Source: Hugging Face `deberta` (v1) and `deberta_v2`, which write distances as query minus key.
+    Raises: as `deberta_bucket`.
+
+    >>> deberta_row(torch.tensor([-129, 300]), num_buckets=256, max_distance=512)
+    tensor([385,  49])
+    """
+    if num_buckets is None:
+        errors.positive_int("deberta_row", max_distance=max_distance)
+        errors.integers("deberta_row", distance=distance)
+        span, distance = max_distance, distance.long()
+    else:
+        span, distance = num_buckets, deberta_bucket(distance, num_buckets=num_buckets, max_distance=max_distance)
+    return (span - distance).clamp(0, 2 * span - 1)
+
+
 def check_deberta_buckets(call: str, num_buckets: int, max_distance: int) -> None:
     """Refuse DeBERTa bucket settings whose logarithm has no range to cover."""
     errors.positive_int(call, num_buckets=num_buckets, max_distance=max_distance)

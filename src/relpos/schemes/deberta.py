@@ -101,9 +101,7 @@ class Disentangled(Scheme, name="deberta"):
         return tuple(terms)
 
     def _row(self, distance: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        if self.num_buckets is not None:
-            distance = functional.deberta_bucket(distance, num_buckets=self.num_buckets, max_distance=self.max_distance)
-        return (self.span - distance).clamp(0, 2 * self.span - 1)
+        return functional.deberta_row(distance, num_buckets=self.num_buckets, max_distance=self.max_distance)
 
     def _position_to_position(self, distance: Int[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "H *shape"]:
         assert self.c2p_table is not None

@@ -1,0 +1,90 @@
+"""DeBERTa v2 and v3: content and distance meet in both directions, through projections of one embedding."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers.models.deberta_v2 import modeling_deberta_v2
+
+from relpos import errors, functional
+from relpos.hf.attend import attend, split_heads
+from relpos.hf.patched import Patched
+from relpos.terms import KeyDistance, QueryDistance, Term
+
+
+class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAttention):
+    """One layer's attention; each layer projects the shared embedding of distances."""
+
+    def forward(
+        self: Any,
+        hidden_states: Float[Tensor, "B T E"],
+        attention_mask: Tensor | None,
+        output_attentions: bool = False,
+        query_states: Float[Tensor, "B T E"] | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Float[Tensor, "R E"] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As the class that this one replaces."""
+        if relative_pos is not None:
+            raise errors.value(
+                "DisentangledSelfAttention",
+                f"relative_pos of shape {list(relative_pos.shape)}",
+                "None: distances between tokens in their order",
+                "restore the model for distances of your own.",
+            )
+        query, key, value = (
+            split_heads(project(x), self.attention_head_size)
+            for project, x in (
+                (self.query_proj, hidden_states if query_states is None else query_states),
+                (self.key_proj, hidden_states),
+                (self.value_proj, hidden_states),
+            )
+        )
+        parts = {"c2p", "p2c"} & set(self.pos_att_type)
+        return attend(
+            self,
+            query,
+            key,
+            value,
+            self._terms(rel_embeddings) if self.relative_attention else (),
+            mask=attention_mask,
+            scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(parts))),
+            dropout_p=self.dropout.p if self.training else 0.0,
+            needs_weights=output_attentions,
+        )
+
+    def _terms(self: Any, embeddings: Float[Tensor, "R E"]) -> list[Term]:
+        span = self.pos_ebd_size
+        embeddings = self.pos_dropout(embeddings)[: 2 * span]
+        row = partial(
+            functional.deberta_row,
+            num_buckets=self.position_buckets if self.position_buckets > 0 else None,
+            max_distance=self.max_relative_positions,
+        )
+        terms: list[Term] = []
+        if "c2p" in self.pos_att_type:
+            project = self.key_proj if self.share_att_key else self.pos_key_proj
+            terms.append(QueryDistance(self._table(project(embeddings)), row))
+        if "p2c" in self.pos_att_type:
+            project = self.query_proj if self.share_att_key else self.pos_query_proj
+            terms.append(KeyDistance(self._table(project(embeddings)), row))
+        return terms
+
+    def _table(self: Any, projected: Float[Tensor, "R E"]) -> Float[Tensor, "H R D"]:
+        return split_heads(projected[None], self.attention_head_size)[0]
+
+
+class DebertaV2Encoder(Patched, modeling_deberta_v2.DebertaV2Encoder):
+    """The stack around it, without its matrices of pairs."""
+
+    def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
+        """The padding mask as it is, and pairs with an axis for the heads."""
+        return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask
+
+    def get_rel_pos(self, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
+        """None, which stands for the distances between tokens in their order."""
+        return relative_pos

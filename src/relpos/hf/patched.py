@@ -1,0 +1,44 @@
+"""What a family of models declares: modules that compute in another way, and modules that make masks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+#: Class of transformers -> the class that takes its place, filled by the families as they are imported.
+PATCHES: dict[type[nn.Module], type[Patched]] = {}
+#: Classes of transformers that make the mask of the attention below them, from `config._attn_implementation`.
+MASKS: set[type[nn.Module]] = set()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a patched module computes: the arguments of `patch`."""
+
+    backend: str = "auto"
+    precision: str = "model"
+
+
+class Patched:
+    """A module of transformers whose class was changed: the same object, weights and children, another computation.
+
+    A family writes `class T5Attention(Patched, modeling_t5.T5Attention)` and overrides methods; the second base is the
+    class whose modules it takes over. Classes, not bound functions: a copied or pickled module keeps its own weights.
+    """
+
+    replaces: ClassVar[type[nn.Module]]
+    relpos_options: Options
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        taken = cls.__bases__[-1]
+        if issubclass(taken, nn.Module):
+            cls.replaces = taken
+            PATCHES[taken] = cls
+
+    @classmethod
+    def why_not(cls, module: Any) -> str | None:
+        """Why a module of the class that this one replaces is left alone; None where it is taken over."""
+        return None
