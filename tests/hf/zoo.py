@@ -1,0 +1,117 @@
+"""Tiny random models of every family, and what to call them with. A family adds its models here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+VOCABULARY = 61
+WIDTH, HEADS, LAYERS = 32, 4, 2
+
+ENCODER, DECODER, BOTH = "encoder", "decoder", "encoder and decoder"
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model to build, with random weights large enough that positions matter.
+
+    Attributes:
+        build: the model, on its default attention.
+        kind: ENCODER, DECODER (causal, generates) or BOTH.
+        longest: the longest input that the model can take, None where any length runs.
+        patched: how many modules `patch` changes.
+    """
+
+    build: Callable[[], nn.Module]
+    kind: str
+    patched: int
+    longest: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, dtype: torch.dtype = torch.float32) -> Any:
+        """The model in evaluation mode, without dropout."""
+        model = self.build().eval().to(dtype)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() > 1:  # scores of a few units; tables of a bias as they should be felt
+                    small = parameter.shape[-1] if "bias" not in name else 1
+                    parameter.normal_(std=small**-0.5)
+        return model
+
+
+def t5(config: type, model: type, **options: Any) -> Callable[[], nn.Module]:
+    """A model of the T5 family; distances share buckets from 5 on and the last bucket from 20 on."""
+    return lambda: model(
+        config(
+            vocab_size=VOCABULARY,
+            d_model=WIDTH,
+            d_kv=WIDTH // HEADS,
+            d_ff=48,
+            num_layers=LAYERS,
+            num_heads=HEADS,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=20,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+            eos_token_id=None,
+            **options,
+        )
+    )
+
+
+def deberta_v2(**options: Any) -> Callable[[], nn.Module]:
+    """DeBERTa v2 or v3 for token classification: logits for every token."""
+    defaults = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": 48,
+        "max_position_embeddings": 32,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "position_buckets": 8,
+        "max_relative_positions": -1,
+        "pos_att_type": ["p2c", "c2p"],
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "type_vocab_size": 0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "num_labels": 7,
+    }
+    return lambda: hf.DebertaV2ForTokenClassification(hf.DebertaV2Config(**defaults | options))
+
+
+TINY: dict[str, Tiny] = {
+    "t5": Tiny(t5(hf.T5Config, hf.T5ForConditionalGeneration), BOTH, 6),
+    "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 2),
+    "mt5": Tiny(t5(hf.MT5Config, hf.MT5ForConditionalGeneration), BOTH, 6),
+    "umt5": Tiny(t5(hf.UMT5Config, hf.UMT5ForConditionalGeneration), BOTH, 6),
+    "deberta v3": Tiny(deberta_v2(), ENCODER, 3),
+    "deberta v2 with convolution": Tiny(deberta_v2(conv_kernel_size=3, conv_act="gelu"), ENCODER, 3),
+    "deberta v2, tables of its own": Tiny(deberta_v2(share_att_key=False, max_relative_positions=12), ENCODER, 3),
+    "deberta v2, c2p": Tiny(deberta_v2(pos_att_type=["c2p"], share_att_key=False), ENCODER, 3),
+    "deberta v2, no buckets": Tiny(deberta_v2(position_buckets=-1, max_relative_positions=9), ENCODER, 3),
+}
+
+
+def inputs(tiny: Tiny, batch: int, length: int, padding: str | None = None) -> dict[str, Tensor]:
+    """Random tokens; with `padding` ("left" or "right") each row after the first is a third shorter."""
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(3, VOCABULARY, (batch, length), generator=generator)
+    given = {"input_ids": ids, **tiny.options}
+    if padding is not None:
+        mask = torch.ones(batch, length, dtype=torch.long)
+        short = slice(0, length // 3) if padding == "left" else slice(length - length // 3, length)
+        mask[1:, short] = 0
+        given["attention_mask"] = mask
+        ids.masked_fill_(mask == 0, 0)
+    if tiny.kind == BOTH:
+        given["decoder_input_ids"] = torch.randint(3, VOCABULARY, (batch, max(1, length // 2)), generator=generator)
+    return given
