@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,12 +129,13 @@ def test_greedy_tokens(tiny: Tiny, padding: str | None, cache: str | None) -> No
     given = inputs(tiny, 3, 11, padding)
     given.pop("decoder_input_ids", None)
     how = {"max_new_tokens": 12, "do_sample": False, "use_cache": cache is not None, "disable_compile": True}
+    how |= {"output_logits": True, "return_dict_in_generate": True}
     if cache is not None:
-        how["cache_implementation"] = {"dynamic": "dynamic", "static": "static"}[cache]
+        how["cache_implementation"] = cache
     theirs = model.generate(**given, **how)
     ours = relpos.hf.patch(model).generate(**given, **how)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    assert len(ours.unique()) > 3  # it says something
+    assert torch.equal(ours.sequences, theirs.sequences)
+    near(torch.stack(ours.logits), torch.stack(theirs.logits), 1e-5)
 
 
 @EVERY
@@ -228,7 +231,7 @@ def test_no_matrix_of_pairs_anywhere(tiny: Tiny) -> None:
     """Not a bias, not a mask, not an index: no allocation has a byte for every pair of tokens."""
     if tiny.longest is not None:
         pytest.skip("the model ends before that would show")
-    model, length = relpos.hf.patch(tiny.model()), 4096
+    model, length = relpos.hf.patch(tiny.model()), 5000
     given = inputs(tiny, 2, length, "right")
     if tiny.kind == BOTH:
         given["decoder_input_ids"] = given["input_ids"]
@@ -236,12 +239,32 @@ def test_no_matrix_of_pairs_anywhere(tiny: Tiny) -> None:
         assert max(allocations(lambda: model(**given))) < length**2
 
 
-@EVERY
-@torch.no_grad()
-def test_one_graph(tiny: Tiny) -> None:
-    model = relpos.hf.patch(tiny.model())
-    given = inputs(tiny, 2, 9)
-    given["attention_mask"] = torch.ones_like(given["input_ids"])
-    want = model(**given).logits
+ONE_GRAPH = """
+import sys, warnings
+import torch
+sys.path[:0] = sys.argv[1:]
+from zoo import TINY, inputs
+import relpos.hf
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+for name, tiny in TINY.items():
     torch.compiler.reset()
-    near(torch.compile(model, backend="eager", fullgraph=True)(**given).logits, want, 1e-5)
+    model = relpos.hf.patch(tiny.model())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for padding in (None, "right"):
+        given = inputs(tiny, 2, 9, padding)
+        with torch.no_grad():
+            shown = given.get("decoder_input_ids", given.get("attention_mask", given["input_ids"])) > 0
+            ours, theirs = (run(**given).logits[shown] for run in (compiled, model))
+            torch.testing.assert_close(ours, theirs, msg=lambda text: f"{name}: {text}")
+    print(name)
+"""
+
+
+def test_one_graph() -> None:
+    """In a process of its own, without run-time checks of shapes: those are not for a graph."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", ONE_GRAPH, str(here), str(here.parent)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.split("\n")[:-1] == list(TINY)

@@ -30,7 +30,7 @@ def segments(
     batch: int,
     query_len: int,
     key_len: int,
-    offset: int | Int[Tensor, " b"],
+    offset: int | Int[Tensor, " rows"],
     query_document: Int[Tensor, "b Tq"] | None,
     key_document: Int[Tensor, "b Tk"] | None,
 ) -> Iterator[Segment]:

@@ -29,6 +29,7 @@ def attend(
     *,
     mask: Tensor | None,
     scale: float,
+    is_self: bool = True,
     is_causal: bool = False,
     query_start: int | Tensor = 0,
     window: tuple[int, int] | None = None,
@@ -40,12 +41,13 @@ def attend(
     Args:
         mask: `[B, Tk]`, True or 1 = a token; or four dimensions, bool with True = may attend, or numbers of which 0
             shows and the dtype's minimum hides; or None.
+        is_self: whether queries and keys are the same tokens, as far as both are there.
         query_start: where the first query stands among the keys.
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
     """
     key_mask, attn_mask, lengths = None, None, None
     if mask is not None and mask.dim() == 2:
-        key_mask, lengths = _tokens(mask.bool(), is_self=query.shape[2] == key.shape[2])
+        key_mask, lengths = _tokens(mask.bool(), is_self and query.shape[2] == key.shape[2])
     elif mask is not None:
         attn_mask = _pairs(mask)[..., : key.shape[2]]
     arguments = {

@@ -58,6 +58,7 @@ class _Attention(Patched):
             [] if table is None else [DistanceBias.of_table(table)],
             mask=mask,
             scale=self.scaling,
+            is_self=context is None,
             is_causal=self.is_causal and context is None,
             query_start=start,
             dropout_p=self.dropout if self.training else 0.0,
