@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,9 @@ PADDING = pytest.mark.parametrize("padding", [None, "left", "right"])
 
 
 @pytest.fixture(autouse=True)
-def _nondeterministic() -> Iterator[None]:
+def _nondeterministic() -> None:
     """Transformers' own gathers have no deterministic backward; memory stays full of NaN."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
 
 
 def eager(model: Any) -> Any:
