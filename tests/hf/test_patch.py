@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import peft
@@ -250,3 +251,40 @@ def test_the_rows_of_the_table_are_those_of_transformers() -> None:
         want = layer._relative_position_bucket(distance, bidirectional)
         have = functional.t5_bucket(distance, bidirectional=bidirectional, num_buckets=32, max_distance=128)
         assert torch.equal(have, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_c13_deberta_without_its_matrices(dtype: torch.dtype) -> None:
+    """12 heads, 70 tokens of which 9 are padding, 256 buckets of 512: outputs, and gradients of the embedding."""
+    config = hf.DebertaV2Config(
+        hidden_size=96,
+        num_attention_heads=12,
+        num_hidden_layers=1,
+        intermediate_size=8,
+        vocab_size=9,
+        relative_attention=True,
+        position_buckets=256,
+        pos_att_type=["c2p", "p2c"],
+        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=0.0,
+    )
+    encoder = hf.DebertaV2Model(config).encoder.to(dtype)
+    nn.init.normal_(encoder.rel_embeddings.weight, std=0.5)
+    x, mask = torch.randn(1, 70, 96, dtype=dtype), torch.arange(70)[None] < 61
+
+    def run(encoder: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        encoder.zero_grad()
+        output = encoder(x, mask).last_hidden_state[:, :61]
+        (output.float() * torch.linspace(-1, 1, 96)).sum().backward()
+        return output.detach().float(), encoder.rel_embeddings.weight.grad.float().clone()
+
+    with torch.random.fork_rng():
+        exact = run(copy.deepcopy(encoder).float(), x.float())
+    torch.use_deterministic_algorithms(True, warn_only=True)  # transformers gathers
+    theirs = run(encoder, x)
+    ours = run(relpos.hf.patch(encoder), x)
+    for mine, other, want, tolerance in zip(ours, theirs, exact, (1e-5, 1e-4), strict=True):
+        assert mine.isfinite().all()
+        if dtype is torch.float32:
+            torch.testing.assert_close(mine, other, atol=tolerance * float(other.abs().max()), rtol=0)
+        assert (mine - want).norm() <= 2 * (other - want).norm() + 1e-6 * want.norm()
