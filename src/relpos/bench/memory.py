@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,41 +23,51 @@ STATUS, RESET, TOTAL = Path("/proc/self/status"), Path("/proc/self/clear_refs"),
 
 def extra_peak(work: Work, contender: str) -> int | str:
     """Bytes that one call takes beyond its inputs, or why nobody knows."""
-    if not RESET.exists():
-        return "this system does not tell a process its peak memory"
     if (
         work.task not in _by_name(contender).is_linear_in
         and 3 * 4 * work.batch * work.heads * work.length**2 > _available()
     ):
         return "scores, bias and mask of all pairs would not fit into this machine's memory"
-    command = [sys.executable, "-m", "relpos.bench.memory", json.dumps(work.to_json()), contender]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own module
+    return alone("relpos.bench.memory", json.dumps(work.to_json()), contender)
+
+
+def alone(module: str, *arguments: str) -> int | str:
+    """What `python -m module` with these arguments finds by `extra`, in bytes, or why nobody knows."""
+    if not RESET.exists():
+        return "this system does not tell a process its peak memory"
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own modules
     if done.returncode:
         return f"it failed ({done.returncode}): {done.stderr.strip().splitlines()[-1:]}"
     return int(done.stdout)
+
+
+def extra(call: Callable[[], object]) -> int:
+    """Bytes of this process at the peak of `call`, beyond those before it."""
+    RESET.write_text("5")
+    before = _field(STATUS, "VmRSS")
+    call()
+    return 1024 * (_field(STATUS, "VmHWM") - before)
 
 
 def _by_name(name: str) -> Contender:
     return next(contender for contender in contenders() if contender.name == name)
 
 
-def _call(work: Work, contender: Contender) -> None:
+def _call(work: Work, contender: Contender) -> int:
     scheme = work.build()
     attend = contender.prepare(work, scheme)
     if isinstance(attend, str):
         raise SystemExit(attend)
     inputs = given(contender, work.inputs())
-    RESET.write_text("5")
-    before = _kilobytes("VmRSS")
-    with torch.set_grad_enabled(work.task == "train"):
-        output = attend(*inputs)
-        if work.task == "train":
-            output.backward(torch.ones_like(output))
-    sys.stdout.write(str(1024 * (_kilobytes("VmHWM") - before)))
 
+    def step() -> None:
+        with torch.set_grad_enabled(work.task == "train"):
+            output = attend(*inputs)
+            if work.task == "train":
+                output.backward(torch.ones_like(output))
 
-def _kilobytes(field: str) -> int:
-    return _field(STATUS, field)
+    return extra(step)
 
 
 def _available() -> int:
@@ -74,7 +85,7 @@ def main() -> None:
     attend = contender.prepare(warm, warm.build())
     if not isinstance(attend, str):
         attend(*warm.inputs())
-    _call(work, contender)
+    sys.stdout.write(str(_call(work, contender)))
 
 
 if __name__ == "__main__":

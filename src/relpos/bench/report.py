@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from relpos.bench.run import Entry, Report
+
+if TYPE_CHECKING:  # needs transformers, which these tables do not
+    from relpos.bench.whole import Measured, Whole
 
 
 def times_table(report: Report) -> Table:
@@ -45,6 +50,28 @@ def memory_table(report: Report) -> Table:
     for peak in report.peaks:
         drawn.add_row(str(peak.work), peak.contender, "-" if peak.bytes is None else f"{peak.bytes / 2**20:.0f}")
     return drawn
+
+
+def whole_table(whole: Whole) -> Table:
+    """One row a length: milliseconds and memory before and after, and how many times faster."""
+    subject = whole.subject
+    title = f"{subject.source}, batch {subject.batch}, {subject.dtype}"
+    drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in ("tokens", "transformers, ms", "relpos, ms", "faster", "transformers, MiB", "relpos, MiB"):
+        drawn.add_column(name, justify="right", overflow="fold")
+    for theirs, ours in zip(whole.rows[::2], whole.rows[1::2], strict=True):
+        times = [
+            row.reason or "-" if row.timing is None else f"{1000 * row.timing.median:.1f}" for row in (theirs, ours)
+        ]
+        sizes = ["-" if row.bytes is None else f"{row.bytes / 2**20:.0f}" for row in (theirs, ours)]
+        drawn.add_row(str(theirs.length), *times, _times(theirs, ours), *sizes)
+    return drawn
+
+
+def _times(theirs: Measured, ours: Measured) -> str:
+    if theirs.timing is None or ours.timing is None:
+        return "-"
+    return f"{theirs.timing.median / ours.timing.median:.2f} x"
 
 
 def _cell(entry: Entry) -> str:

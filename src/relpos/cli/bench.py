@@ -2,16 +2,21 @@
 
 import itertools
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from relpos import errors
 from relpos.cli.extras import needs_extra
 from relpos.cli.lists import names, numbers
 from relpos.cli.refusals import refusals
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from relpos.bench import Report, Work
 
 Tasks = Annotated[str | None, typer.Option(help="forward, train, decode; comma separated.  (default: forward)")]
@@ -24,6 +29,13 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or f
 Batch = Annotated[int | None, typer.Option(help="Batch size.  (default: 1)")]
 Heads = Annotated[int | None, typer.Option(help="Heads.  (default: 8)")]
 Width = Annotated[int | None, typer.Option(help="Width of a head.  (default: 64)")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A whole model before and after relpos.hf.patch instead: a folder, a config.json (random weights) or a "
+        "name. Takes --lengths, --batch and --dtype."
+    ),
+]
 Memory = Annotated[bool | None, typer.Option(help="Peak memory too.  (default: only without other options)")]
 Out = Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")]
 
@@ -38,6 +50,7 @@ def bench(
     heads: Heads = None,
     width: Width = None,
     memory: Memory = None,
+    model: Model = None,
     out: Out = Path("runs/bench"),
 ) -> None:
     """Time position biases beside attention without one, and beside what people use today.
@@ -48,6 +61,16 @@ def bench(
     is_default = not causal and all(option is None for option in chosen)
     try:
         with refusals():
+            if model is not None:
+                if causal or memory is not None or any(option is not None for option in (tasks, schemes, heads, width)):
+                    raise errors.value(
+                        "relpos bench --model",
+                        "an option of bare attention",
+                        "--lengths, --batch, --dtype, --out",
+                        "the model decides the rest.",
+                    )
+                _run_whole(model, numbers("relpos bench --lengths", lengths) or (128, 512, 2048), batch, dtype, out)
+                return
             with needs_extra("study"):
                 from relpos.bench import DEFAULT, DEFAULT_MEMORY, Work
             works: tuple[Work, ...] = DEFAULT
@@ -74,32 +97,30 @@ def _fastest(work: "Work") -> str:
     return "relpos blocked" if work.has_content else "relpos sdpa"
 
 
+def _run_whole(source: str, lengths: "tuple[int, ...]", batch: int | None, dtype: str | None, out: Path) -> None:
+    with needs_extra("study"):
+        from relpos.bench.chart import draw_whole
+        from relpos.bench.report import whole_table
+    with needs_extra("hf"):
+        from relpos.bench.whole import Subject, run_whole
+    subject = Subject(source, 1 if batch is None else batch, dtype or "float32")
+    out.mkdir(parents=True, exist_ok=True)
+    with _steps(len(lengths) + 1) as (console, progress):
+        whole = run_whole(subject, lengths, out / "model.json", progress)
+    draw_whole(whole, out / "model.png")
+    console.print(whole_table(whole))
+    console.print(f"{whole.weights}\n{whole.summary}", highlight=False)
+    typer.echo(f"Results: {out / 'model.json'}\nChart: {out / 'model.png'}")
+
+
 def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], ...]", out: Path) -> None:
     with needs_extra("study"):
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
         from relpos.bench import run_bench
         from relpos.bench.chart import draw
         from relpos.bench.report import memory_table, reasons, times_table
     out.mkdir(parents=True, exist_ok=True)
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
-        step = bar.add_task("", total=len(works) + len(memory), completed=-1)
-
-        def progress(what: str) -> None:
-            bar.update(step, advance=1, description=what)
-
+    with _steps(len(works) + len(memory)) as (console, progress):
         report: Report = run_bench(works, memory, out / "bench.json", progress)
-        bar.update(step, advance=1, description="done")
     draw(report, out / "bench.png")
     console.print(times_table(report))
     if report.peaks:
@@ -107,3 +128,28 @@ def _run_and_print(works: "tuple[Work, ...]", memory: "tuple[tuple[Work, str], .
     for reason in reasons(report):
         console.print(f"- {reason}", highlight=False)
     typer.echo(f"Results: {out / 'bench.json'}\nChart: {out / 'bench.png'}")
+
+
+@contextmanager
+def _steps(total: int) -> "Iterator[tuple[Console, Callable[[str], None]]]":
+    """Where to print results, and what to call before each step: a bar with the time left on stderr."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
+        step = bar.add_task("", total=total, completed=-1)
+
+        def progress(what: str) -> None:
+            bar.update(step, advance=1, description=what)
+
+        yield console, progress
+        bar.update(step, advance=1, description="done")

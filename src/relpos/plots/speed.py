@@ -21,6 +21,7 @@ _MARKS = {
     "eager": ("#66CCEE", "diamond"),
     "flex": ("#228833", "triangle-up"),
     "transformers": ("#AA3377", "triangle-down"),
+    "relpos": ("#CC3311", "circle"),
     "x-transformers": ("#CCBB44", "cross"),
     "disentangled-flash": ("#EE7733", "triangle-left"),
 }
@@ -36,21 +37,20 @@ class Ratio:
     ratio: float
 
 
-def draw_speed(ratios: Sequence[Ratio], *, subtitle: str, path: Path) -> None:
+def draw_speed(ratios: Sequence[Ratio], *, title: str, unit: str, subtitle: str, path: Path) -> None:
     """Write the chart as PNG, twice the size in pixels."""
-    write_bytes(path, vl_convert.vegalite_to_png(speed_chart(ratios, subtitle=subtitle).to_dict(), scale=2.0))
+    chart = speed_chart(ratios, title=title, unit=unit, subtitle=subtitle)
+    write_bytes(path, vl_convert.vegalite_to_png(chart.to_dict(), scale=2.0))
 
 
-def speed_chart(ratios: Sequence[Ratio], *, subtitle: str) -> alt.LayerChart:
-    """One line a work, one mark a contender, on a logarithmic axis; 1 is attention without a bias."""
+def speed_chart(ratios: Sequence[Ratio], *, title: str, unit: str, subtitle: str) -> alt.LayerChart:
+    """One line a work, one mark a contender, on a logarithmic axis; 1 is the time of `unit`."""
     works = list(dict.fromkeys(ratio.work for ratio in ratios))
     names = list(dict.fromkeys(ratio.contender for ratio in ratios))
     rows = [{"work": ratio.work, "contender": ratio.contender, "ratio": ratio.ratio} for ratio in ratios]
-    most = max(ratio.ratio for ratio in ratios)
-    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if tick <= most * 1.3]
-    x = alt.X("ratio:Q", title="Time, as a multiple of attention without a bias").axis(
-        values=ticks, orient="top", format="~r"
-    )
+    most = max(1.0, *(ratio.ratio for ratio in ratios))
+    ticks = [tick for tick in (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if tick <= most * 1.3]
+    x = alt.X("ratio:Q", title=f"Time, as a multiple of that of {unit}").axis(values=ticks, orient="top", format="~r")
     x = x.scale(type="log", domain=[min(0.85, *(ratio.ratio for ratio in ratios)) * 0.95, most * 1.15], nice=False)
     y = alt.Y("work:N", title=None, sort=works).axis(labelLimit=360, grid=True, ticks=False, domain=False)
     marks = [
@@ -63,8 +63,8 @@ def speed_chart(ratios: Sequence[Ratio], *, subtitle: str) -> alt.LayerChart:
         shape=alt.Shape("contender:N", title=None).scale(domain=names, range=[shape for _, shape in marks]),
     )
     one = alt.Chart(alt.InlineData(values=[{"at": 1}])).mark_rule(color="#222222", strokeDash=[4, 3]).encode(x="at:Q")
-    title = alt.TitleParams("What a position bias costs", subtitle=subtitle)
-    chart = alt.LayerChart(layer=[one, points]).properties(width=WIDTH, height=max(ROW * len(works), 60), title=title)
+    heading = alt.TitleParams(title, subtitle=subtitle)
+    chart = alt.LayerChart(layer=[one, points]).properties(width=WIDTH, height=max(ROW * len(works), 60), title=heading)
     drawn: alt.LayerChart = styled(chart).configure_legend(
         orient="bottom", columns=math.ceil(len(names) / 2), labelFontSize=12
     )
