@@ -10,19 +10,21 @@ from torch import Tensor
 
 
 class Block(NamedTuple):
-    """Scores of `q` queries and `k` keys, changed in place, in float32 or float64.
+    """Scores of `q` queries and `k` keys, changed in place: float32, float64, or bfloat16 with sums in float32.
 
     A pair's distance has a number n: `(q - 1) - query + key`, unless `number` gives another for each pair.
 
     Attributes:
         scores: contiguous.
         by_query: product of each query with each row of a table; a pair reads that of row `query_row[n]`.
-        by_key: product of each row of a table with each key; a pair reads that of row `key_row[n]`.
+        by_key: product of each row of a table with each key; a pair reads that of row `key_row[n]`. In bfloat16 there is
+            memory for one number more after the last.
         bias: a pair reads number n; one row where heads agree.
         query_row, key_row: int32 rows; None where there is no table.
         runs: int32; from each n on, how many have the rows of n, or, negative, how many have query rows one apart; the
             twin needs none.
         number: None, or n of every pair, `[q, k]` or `[b, q, k]`.
+        scale: what multiplies `scores`, `by_query` and `by_key`.
     """
 
     scores: Float[Tensor, "b h q k"]
@@ -33,6 +35,7 @@ class Block(NamedTuple):
     key_row: Int[Tensor, " n"] | None
     runs: Int[Tensor, " n"] | None
     number: Int[Tensor, "*b q k"] | None
+    scale: float = 1.0
 
 
 def numbers(queries: int, keys: int) -> Int[Tensor, "q k"]:

@@ -26,10 +26,11 @@ class _Block(ctypes.Structure):
 
     _fields_ = (
         *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "runs")),
-        *((name, _POINTER) for name in ("inverse", "logsumexp")),
+        *((name, _POINTER) for name in ("inverse", "logsumexp", "room")),
         *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "query_rows")),
         *((name, _LONG) for name in ("by_key_head", "by_key_row", "by_key_batch", "bias_head")),
-        *((name, _INT) for name in ("mode", "threads")),
+        *((name, _INT) for name in ("mode", "threads", "is_low")),
+        ("scale", ctypes.c_float),
     )
 
 
@@ -67,25 +68,25 @@ def takes(block: Block) -> bool:
     """Whether the kernel takes this block."""
     indexed = 0 if block.by_key is None else block.by_key.shape[1] * block.by_key.stride(1)
     is_placed = block.number is None and block.runs is not None
-    return block.scores.dtype == torch.float32 and is_placed and indexed < 2**31
+    return block.scores.dtype in (torch.float32, torch.bfloat16) and is_placed and indexed < 2**31
 
 
 def add(block: Block) -> None:
     """As `twin.add`."""
-    _call("relpos_score", _filled(block, mode=_ADD))
+    _score(block, mode=_ADD)
 
 
 def softmax(block: Block) -> tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
     """As `twin.softmax`."""
-    inverse, logsumexp = block.scores.new_empty(2, *block.scores.shape[:3])
-    _call("relpos_score", _filled(block, mode=_SOFTMAX, inverse=inverse.data_ptr(), logsumexp=logsumexp.data_ptr()))
+    inverse, logsumexp = block.scores.new_empty(2, *block.scores.shape[:3], dtype=torch.float32)
+    _score(block, mode=_SOFTMAX, inverse=inverse.data_ptr(), logsumexp=logsumexp.data_ptr())
     return inverse, logsumexp
 
 
 def weights(block: Block, logsumexp: Float[Tensor, "b h q"]) -> None:
     """As `twin.weights`."""
     logsumexp = logsumexp.contiguous()
-    _call("relpos_score", _filled(block, mode=_WEIGHTS, logsumexp=logsumexp.data_ptr()))
+    _score(block, mode=_WEIGHTS, logsumexp=logsumexp.data_ptr())
 
 
 def sum_by_query(block: Block, sums: Float[Tensor, "h b q r"]) -> None:
@@ -109,12 +110,20 @@ def runs(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None,
     return counts
 
 
+def _score(block: Block, **fields: int) -> None:
+    filled = _filled(block, **fields)
+    if filled.is_low:  # rows of scores and of `by_query` are held in float32
+        room = torch.empty(filled.threads, filled.keys + filled.query_rows, dtype=torch.float32)
+        filled.room = room.data_ptr()
+    _call("relpos_score", filled)
+
+
 def _call(name: str, block: _Block) -> None:
     getattr(library(), name)(ctypes.byref(block))
 
 
 def _filled(block: Block, **fields: int) -> _Block:
-    scores, by_query, by_key, bias, query_row, key_row, runs, _ = block
+    scores, by_query, by_key, bias, query_row, key_row, runs, _, scale = block
     batch, heads, queries, keys = scores.shape
     filled = _Block(
         x=scores.data_ptr(),
@@ -126,6 +135,8 @@ def _filled(block: Block, **fields: int) -> _Block:
         queries=queries,
         keys=keys,
         threads=torch.get_num_threads(),
+        is_low=scores.dtype == torch.bfloat16,
+        scale=scale,
         **fields,
     )
     if by_query is not None:

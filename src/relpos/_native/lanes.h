@@ -7,8 +7,12 @@
 
 typedef float NAME(floats) __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef uint16_t NAME(halves) __attribute__((vector_size(2 * W), aligned(2), may_alias));
+typedef uint32_t NAME(bits) __attribute__((vector_size(4 * W), aligned(4), may_alias));
 #define FLOATS NAME(floats)
 #define INTS NAME(ints)
+#define HALVES NAME(halves)
+#define BITS NAME(bits)
 
 INLINE FLOATS NAME(load)(const float *at) { return *(const FLOATS *)at; }
 INLINE INTS NAME(load_ints)(const int32_t *at) { return *(const INTS *)at; }
@@ -26,6 +30,38 @@ INLINE FLOATS NAME(gather)(const float *from, INTS at)
         x[l] = from[at[l]];
     return x;
 #endif
+}
+
+/* Numbers from place j on; of bfloat16, where `is_low`. */
+INLINE FLOATS NAME(read)(const void *from, int64_t j, int is_low)
+{
+    if (!is_low)
+        return NAME(load)((const float *)from + j);
+    return (FLOATS)(__builtin_convertvector(*(const HALVES *)((const uint16_t *)from + j), BITS) << 16);
+}
+
+/* Numbers of these places of a table; of bfloat16, where `is_low`, and then there is a number more after the last. */
+INLINE FLOATS NAME(pick)(const void *from, INTS at, int is_low)
+{
+    if (!is_low)
+        return NAME(gather)(from, at);
+#if defined(__AVX512F__)
+    return (FLOATS)(NAME(bits))(_mm512_slli_epi32(_mm512_i32gather_epi32((__m512i)at, from, 2), 16));
+#elif defined(__AVX2__)
+    return (FLOATS)(NAME(bits))(_mm256_slli_epi32(_mm256_i32gather_epi32(from, (__m256i)at, 2), 16));
+#else
+    FLOATS x;
+    for (int l = 0; l < W; l++)
+        x[l] = relpos_wide(((const uint16_t *)from)[at[l]]);
+    return x;
+#endif
+}
+
+/* Writes bfloat16, rounded to nearest, ties to even. */
+INLINE void NAME(round)(uint16_t *to, FLOATS x)
+{
+    const BITS bits = (BITS)x;
+    *(HALVES *)to = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, HALVES);
 }
 
 /* To places that all differ. */
@@ -88,38 +124,42 @@ INLINE FLOATS NAME(neighbours)(const float *from, const int32_t *row)
     return NAME(reversed)(NAME(load)(from + row[0] - (W - 1)));
 }
 
-/* Adds what a row's distances say to it, and returns the largest of the sums. */
-INLINE float NAME(add)(const relpos_block *a, float *x, const float *by_query, const float *by_key, const float *bias,
-                       int64_t n)
+/* What a row's products and distances say, summed into `to`, which may be where the products are; returns the largest. */
+INLINE float NAME(add)(const relpos_block *a, const void *x, const float *by_query, const void *by_key,
+                       const float *bias, int64_t n, float *to, const int is_low)
 {
     FLOATS most = (FLOATS){0} - __builtin_inff();
     const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, *runs = a->runs + n;
     const INTS lane = NAME(lanes)();
+    const float scale = a->scale;
     int64_t j = 0;
     while (j + W <= a->keys) {
         int64_t end = j + runs[j] < a->keys ? j + runs[j] : a->keys;
         if (end - j >= W) {
             const float constant = by_query ? by_query[query_row[j]] : 0.0f;
-            const float *vector = by_key ? by_key + (int64_t)key_row[j] * a->by_key_row : 0;
+            const int64_t row = by_key ? (int64_t)key_row[j] * a->by_key_row : 0;
             for (; j + W <= end; j += W) {
-                FLOATS sum = NAME(load)(x + j) + constant;
-                if (vector)
-                    sum += NAME(load)(vector + j);
+                FLOATS sum = NAME(read)(x, j, is_low) + constant;
+                if (by_key)
+                    sum += NAME(read)(by_key, row + j, is_low);
+                sum *= scale;
                 if (bias)
                     sum += NAME(load)(bias + j);
-                NAME(store)(x + j, sum);
+                NAME(store)(to + j, sum);
                 most = NAME(larger)(most, sum);
             }
         } else {
-            FLOATS sum = NAME(load)(x + j);
+            FLOATS sum = NAME(read)(x, j, is_low);
             if (by_query)
                 sum += runs[j] <= -W ? NAME(neighbours)(by_query, query_row + j)
                                      : NAME(gather)(by_query, NAME(load_ints)(query_row + j));
             if (by_key)
-                sum += NAME(gather)(by_key + j, NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane);
+                sum += NAME(pick)(by_key, NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane + (int32_t)j,
+                                  is_low);
+            sum *= scale;
             if (bias)
                 sum += NAME(load)(bias + j);
-            NAME(store)(x + j, sum);
+            NAME(store)(to + j, sum);
             most = NAME(larger)(most, sum);
             j += W;
         }
@@ -128,13 +168,16 @@ INLINE float NAME(add)(const relpos_block *a, float *x, const float *by_query, c
     for (int l = 1; l < W; l++)
         largest = most[l] > largest ? most[l] : largest;
     for (; j < a->keys; j++) {
+        float sum = relpos_read(x, j, is_low);
         if (by_query)
-            x[j] += by_query[query_row[j]];
+            sum += by_query[query_row[j]];
         if (by_key)
-            x[j] += by_key[(int64_t)key_row[j] * a->by_key_row + j];
+            sum += relpos_read(by_key, (int64_t)key_row[j] * a->by_key_row + j, is_low);
+        sum *= scale;
         if (bias)
-            x[j] += bias[j];
-        largest = x[j] > largest ? x[j] : largest;
+            sum += bias[j];
+        to[j] = sum;
+        largest = sum > largest ? sum : largest;
     }
     return largest;
 }
@@ -166,30 +209,60 @@ INLINE float NAME(exp_row)(float *x, float shift, int64_t keys)
     return sum;
 }
 
-static void NAME(score)(const relpos_block *a, int64_t row)
+/* The probabilities of a row, times `factor`, in bfloat16. */
+INLINE void NAME(round_row)(uint16_t *to, const float *x, float factor, int64_t keys)
+{
+    int64_t j = 0;
+    for (; j + W <= keys; j += W)
+        NAME(round)(to + j, NAME(load)(x + j) * factor);
+    FLOATS rest = {0};
+    HALVES rounded;
+    memcpy(&rest, x + j, 4 * (keys - j));
+    NAME(round)((uint16_t *)&rounded, rest * factor);
+    memcpy(to + j, &rounded, 2 * (keys - j));
+}
+
+INLINE void NAME(score_of)(const relpos_block *a, int64_t row, float *room, const int is_low)
 {
     const place at = place_of(a, row);
-    float largest = NAME(add)(a, at.x, at.by_query, at.by_key, at.bias, at.n);
-    if (a->mode == RELPOS_ADD)
-        return;
-    if (a->mode == RELPOS_WEIGHTS) {
-        NAME(exp_row)(at.x, a->logsumexp[row], a->keys);
-        return;
+    float *x = is_low ? room : at.x;
+    const float *by_query = at.by_query;
+    if (is_low && by_query) {
+        float *wide = room + a->keys;
+        for (int64_t r = 0; r < a->query_rows; r++)
+            wide[r] = relpos_wide(((const uint16_t *)at.by_query)[r]);
+        by_query = wide;
     }
-    if (largest == -__builtin_inff()) { /* sees nothing */
-        memset(at.x, 0, 4 * a->keys);
+    const float largest = NAME(add)(a, at.x, by_query, at.by_key, at.bias, at.n, x, is_low);
+    float inverse = 1.0f;
+    if (a->mode == RELPOS_WEIGHTS) {
+        NAME(exp_row)(x, a->logsumexp[row], a->keys);
+    } else if (a->mode == RELPOS_SOFTMAX && largest == -__builtin_inff()) { /* sees nothing */
+        memset(at.x, 0, (is_low ? 2 : 4) * a->keys);
         a->inverse[row] = a->logsumexp[row] = 0.0f;
         return;
+    } else if (a->mode == RELPOS_SOFTMAX) {
+        const float sum = NAME(exp_row)(x, largest, a->keys);
+        a->inverse[row] = inverse = 1.0f / sum;
+        a->logsumexp[row] = largest + logf(sum);
     }
-    const float sum = NAME(exp_row)(at.x, largest, a->keys);
-    a->inverse[row] = 1.0f / sum;
-    a->logsumexp[row] = largest + logf(sum);
+    if (is_low)
+        NAME(round_row)(at.x, x, inverse, a->keys);
+}
+
+static void NAME(score)(const relpos_block *a, int64_t row, float *room)
+{
+    if (a->is_low)
+        NAME(score_of)(a, row, room, 1);
+    else
+        NAME(score_of)(a, row, room, 0);
 }
 
 /* by_query[row of a pair] += x of the pair, over one query's pairs. */
 static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
 {
     const place at = place_of(a, row);
+    const float *x = at.x;
     float *sums = (float *)at.by_query;
     const int32_t *query_row = a->query_row + at.n, *runs = a->runs + at.n;
     int64_t j = 0;
@@ -200,18 +273,18 @@ static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
             FLOATS many = {0};
             float sum = 0.0f;
             for (; j + W <= end; j += W)
-                many += NAME(load)(at.x + j);
+                many += NAME(load)(x + j);
             for (int l = 0; l < W; l++)
                 sum += many[l];
             sums[to] += sum;
         } else if (runs[j] <= -W && j + W <= a->keys) {
             const int up = query_row[j + 1] > query_row[j];
             float *to = sums + query_row[j] - (up ? 0 : W - 1);
-            FLOATS some = NAME(load)(at.x + j);
+            FLOATS some = NAME(load)(x + j);
             NAME(store)(to, NAME(load)(to) + (up ? some : NAME(reversed)(some)));
             j += W;
         } else {
-            sums[query_row[j]] += at.x[j];
+            sums[query_row[j]] += x[j];
             j++;
         }
     }
@@ -223,6 +296,7 @@ static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head,
     const INTS lane = NAME(lanes)();
     for (int64_t query = 0; query < a->queries; query++) {
         const place at = place_of(a, (batch * a->heads + head) * a->queries + query);
+        const float *x = at.x;
         float *sums = (float *)at.by_key;
         const int32_t *key_row = a->key_row + at.n, *runs = a->runs + at.n;
         const int64_t last = first + count;
@@ -232,13 +306,13 @@ static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head,
             if (end - j >= W) {
                 float *to = sums + (int64_t)key_row[j] * a->by_key_row;
                 for (; j + W <= end; j += W)
-                    NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(at.x + j));
+                    NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(x + j));
             } else if (j + W <= last) {
                 INTS to = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane;
-                NAME(scatter)(sums + j, to, NAME(gather)(sums + j, to) + NAME(load)(at.x + j));
+                NAME(scatter)(sums + j, to, NAME(gather)(sums + j, to) + NAME(load)(x + j));
                 j += W;
             } else {
-                sums[(int64_t)key_row[j] * a->by_key_row + j] += at.x[j];
+                sums[(int64_t)key_row[j] * a->by_key_row + j] += x[j];
                 j++;
             }
         }
@@ -247,3 +321,5 @@ static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head,
 
 #undef FLOATS
 #undef INTS
+#undef HALVES
+#undef BITS

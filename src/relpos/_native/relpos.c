@@ -1,8 +1,8 @@
 /* What a distance adds to a block of scores, their softmax, and the sums that are its gradient.
  *
  * torch makes the products (a block's scores, its queries times the rows of a table, the rows of a table times its keys);
- * these loops read them by distance. Float32, deterministic: every number is written by one thread, in one order.
- * The pure torch twin is twin.py.
+ * these loops read them by distance. Products are float32 or bfloat16, and every sum is float32. Deterministic: every
+ * number is written by one thread, in one order. The pure torch twin is twin.py.
  */
 
 #include <math.h>
@@ -17,24 +17,27 @@ enum { RELPOS_ADD, RELPOS_SOFTMAX, RELPOS_WEIGHTS };
 
 /* As `Block` in kernel.py. */
 typedef struct {
-    float *x;                 /* [batch, heads, queries, keys] */
-    const float *by_query;    /* [heads, batch, queries, query_rows], or null */
-    const float *by_key;      /* [heads, key_rows, batch, keys] with the strides below, or null */
+    void *x;                  /* [batch, heads, queries, keys] */
+    const void *by_query;     /* [heads, batch, queries, query_rows], or null */
+    const void *by_key;       /* [heads, key_rows, batch, keys] with the strides below, or null */
     const float *bias;        /* [heads or 1, queries + keys - 1], or null */
     const int32_t *query_row; /* [queries + keys - 1] each, the smallest distance first */
     const int32_t *key_row;
     const int32_t *runs;      /* as relpos_runs gives them */
     float *inverse;           /* [batch, heads, queries] each */
     float *logsumexp;
+    float *room;              /* [threads, keys + query_rows] for bfloat16 */
     int64_t batch, heads, queries, keys;
     int64_t query_rows, by_key_head, by_key_row, by_key_batch, bias_head;
-    int32_t mode, threads;
+    int32_t mode, threads, is_low; /* is_low: x, by_query and by_key are bfloat16 */
+    float scale;                   /* of all products */
 } relpos_block;
 
 /* Where one query's numbers begin. */
 typedef struct {
-    float *x;
-    const float *by_query, *by_key, *bias;
+    void *x;
+    const void *by_query, *by_key;
+    const float *bias;
     int64_t n;
 } place;
 
@@ -44,14 +47,30 @@ typedef struct {
 INLINE place place_of(const relpos_block *a, int64_t row)
 {
     const int64_t query = row % a->queries, head = row / a->queries % a->heads, batch = row / a->queries / a->heads;
-    const int64_t n = a->queries - 1 - query;
+    const int64_t n = a->queries - 1 - query, size = a->is_low ? 2 : 4;
+    const int64_t of_query = ((head * a->batch + batch) * a->queries + query) * a->query_rows;
+    const int64_t of_key = head * a->by_key_head + batch * a->by_key_batch;
     return (place){
-        a->x + row * a->keys,
-        a->by_query ? a->by_query + ((head * a->batch + batch) * a->queries + query) * a->query_rows : 0,
-        a->by_key ? a->by_key + head * a->by_key_head + batch * a->by_key_batch : 0,
+        (char *)a->x + size * row * a->keys,
+        a->by_query ? (const char *)a->by_query + size * of_query : 0,
+        a->by_key ? (const char *)a->by_key + size * of_key : 0,
         a->bias ? a->bias + head * a->bias_head + n : 0,
         n,
     };
+}
+
+/* A bfloat16 number: the upper half of a float. */
+INLINE float relpos_wide(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float wide;
+    memcpy(&wide, &bits, 4);
+    return wide;
+}
+
+INLINE float relpos_read(const void *from, int64_t j, int is_low)
+{
+    return is_low ? relpos_wide(((const uint16_t *)from)[j]) : ((const float *)from)[j];
 }
 
 #define JOIN(x, y) x##_##y
@@ -84,7 +103,7 @@ INLINE place place_of(const relpos_block *a, int64_t row)
 
 typedef struct {
     const char *name;
-    void (*score)(const relpos_block *, int64_t);
+    void (*score)(const relpos_block *, int64_t, float *);
     void (*sum_by_query)(const relpos_block *, int64_t);
     void (*sum_by_key)(const relpos_block *, int64_t, int64_t, int64_t, int64_t);
 } loops;
@@ -125,8 +144,11 @@ void relpos_score(const relpos_block *a)
     const int64_t rows = a->batch * a->heads * a->queries;
     const loops *with = chosen;
 #pragma omp parallel for num_threads(a->threads) schedule(static)
-    for (int64_t row = 0; row < rows; row++)
-        with->score(a, row);
+    for (int64_t thread = 0; thread < a->threads; thread++) {
+        float *room = a->room ? a->room + thread * (a->keys + a->query_rows) : 0;
+        for (int64_t row = rows * thread / a->threads; row < rows * (thread + 1) / a->threads; row++)
+            with->score(a, row, room);
+    }
 }
 
 void relpos_sum_by_query(const relpos_block *a)

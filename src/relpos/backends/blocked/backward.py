@@ -43,7 +43,7 @@ def backward(
     inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
     grads = Gradients.zeros(given)
     number = 0
-    for part in parts(inputs):
+    for part in parts(inputs, dtype):
         sums = _Sums(part, grads)
         of_output = grad_output[part.rows, part.heads].to(dtype)
         for tile in part.tiles:

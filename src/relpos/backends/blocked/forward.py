@@ -9,7 +9,7 @@ from torch import Tensor
 from relpos._native import chosen
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.pairs import without_unseen
-from relpos.backends.blocked.part import Part, parts
+from relpos.backends.blocked.part import Part, parts, products
 from relpos.backends.call import wide
 from relpos.backends.operators import laid_out
 from relpos.backends.tiles import Tile
@@ -21,10 +21,14 @@ def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "
     output = laid_out(inputs.query, value=inputs.value).zero_()
     logsumexp = inputs.query.new_zeros(inputs.query.shape[:3], dtype=wide(inputs.query.dtype))
     number = 0
-    for part in parts(inputs):
+    for part in parts(inputs, products(inputs)):
         for tile in part.tiles:
             rows, inverse, sums = _attend(part, tile, number)
-            torch.mul(rows, inverse[..., None], out=output[part.rows, part.heads, tile.query_rows])
+            to = output[part.rows, part.heads, tile.query_rows]
+            if inverse is None:
+                to.copy_(rows)
+            else:
+                torch.mul(rows, inverse[..., None], out=to)
             logsumexp[part.rows, part.heads, tile.query_rows] = sums
             number += 1
     return output, logsumexp
@@ -32,8 +36,8 @@ def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "
 
 def _attend(
     part: Part, tile: Tile, number: int
-) -> tuple[Float[Tensor, "b h q Dv"], Float[Tensor, "b h q"], Float[Tensor, "b h q"]]:
-    """Output still to be divided by the sums of weights, the inverse of those, and their logarithm."""
+) -> tuple[Float[Tensor, "b h q Dv"], Float[Tensor, "b h q"] | None, Float[Tensor, "b h q"]]:
+    """Output, what it is still to be multiplied by, and the log-sum-exp; in bfloat16 it is whole."""
     block = part.block(tile)
     inverse, logsumexp = chosen(block).softmax(block)
     if part.inputs.seed is not None:
@@ -41,4 +45,4 @@ def _attend(
     output = part.weighted(block.scores, part.value, tile)
     if part.inputs.value_table is not None:
         output += part.weighted_rows(part.by_value_row(block.scores, tile, block.number), part.value_table)
-    return output, inverse, logsumexp
+    return output, None if part.dtype == torch.bfloat16 else inverse, logsumexp

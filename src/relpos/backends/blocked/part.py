@@ -30,18 +30,21 @@ PADDING = 16
 
 
 class Part:
-    """Batch rows `rows` and key heads `shared` over a segment, in float32 or float64.
+    """Batch rows `rows` and key heads `shared` over a segment, with products in `dtype`.
 
     Attributes:
         heads: the query heads that share the key heads.
         tiles: the blocks of queries and the keys that they see, in order.
         query, plain_query: `[b, h, Tq, D]`.
         key, plain_key, value: `[b, g, k, D]`, the segment's keys, 0 where nobody sees them.
+        early, late: what multiplies products when they are made, and when they are summed: the scale and 1, but for
+            products in bfloat16 1 and the scale, since they are faster without.
     """
 
-    def __init__(self, inputs: Inputs, area: Area, rows: slice, shared: slice) -> None:
+    def __init__(self, inputs: Inputs, area: Area, rows: slice, shared: slice, dtype: torch.dtype) -> None:
         self.inputs, self.area, self.rows, self.shared = inputs, area, rows, shared
-        self.dtype, self.tiles = wide(inputs.query.dtype), area.tiles
+        self.dtype, self.tiles = dtype, area.tiles
+        self.early, self.late = (1.0, inputs.scale) if dtype == torch.bfloat16 else (inputs.scale, 1.0)
         self.groups = inputs.query.shape[1] // inputs.key.shape[1]
         self.heads = slice(shared.start * self.groups, shared.stop * self.groups)
         self.query, self.key = self._queries(inputs.query), self._keys(inputs.key)
@@ -72,7 +75,7 @@ class Part:
         shape = (self.head_count, self.key_table.shape[1], keys.shape[1] + PADDING)
         products = SCRATCH.take("by_key", shape, self.dtype)
         products = products[..., : keys.shape[1]]
-        multiply(self.key_table, keys.mT, self.inputs.scale, products)
+        multiply(self.key_table, keys.mT, self.early, products)
         return products.view(*shape[:2], self.batch, -1)
 
     def by_head(self, keys: Float[Tensor, "b g k D"]) -> Float[Tensor, "h bk D"]:
@@ -112,7 +115,7 @@ class Part:
         """A tile's products, hidden ones -inf, and what is to be added to them; to be used before the next block."""
         query, inputs, pairs = self.queries(self.query, tile), self.inputs, self.area.pairs
         number = None if pairs is None else pairs.number(self.rows, tile.query_rows, tile.key_rows)
-        scores = self.scores(query, self.key, tile, "scores", inputs.scale)
+        scores = self.scores(query, self.key, tile, "scores", self.early)
         if inputs.gain is not None:
             gains.products(self.gained(tile, number), scores)
         if tile.seen is not None:
@@ -129,6 +132,7 @@ class Part:
             self._bias(tile, number),
             self.start(tile),
             number,
+            self.late,
         )
 
     def scores(
@@ -188,12 +192,12 @@ class Part:
         assert self.inputs.seed is not None
         generator = torch.Generator().manual_seed((int(self.inputs.seed) + number) % 2**63)
         keep = 1.0 - self.inputs.dropout_p
-        kept = torch.empty_like(like).bernoulli_(keep, generator=generator)
+        kept = torch.empty_like(like, dtype=wide(like.dtype)).bernoulli_(keep, generator=generator)
         return kept.div_(keep) if keep else kept
 
     def _by_query(self, tile: Tile, query: Float[Tensor, "b h q D"]) -> Float[Tensor, "h b q r"]:
         plain = query if self.inputs.plain_query is None else self.queries(self.plain_query, tile)
-        return self.times_table(plain, self.query_table, self.inputs.scale)
+        return self.times_table(plain, self.query_table, self.early)
 
     def _bias(self, tile: Tile, number: Tensor | None) -> Float[Tensor, "some n"] | None:
         bias = None if self.inputs.bias is None else self.inputs.bias[self.heads]
@@ -201,7 +205,7 @@ class Part:
             return bias
         size = tile.end - tile.first + tile.high - tile.low - 1
         if bias is None:
-            return tile.banded(torch.zeros(1, size, dtype=self.dtype))
+            return tile.banded(torch.zeros(1, size, dtype=wide(self.dtype)))
         return tile.banded(bias[:, self.start(tile) : self.start(tile) + size])
 
     def _table(self, table: Tensor | None, rows: slice) -> Float[Tensor, "h r D"]:
@@ -219,7 +223,15 @@ class Part:
 
 def multiply(x: Float[Tensor, "n i c"], y: Float[Tensor, "n c j"], scale: float, out: Tensor) -> Tensor:
     """`scale x @ y`, in the memory of `out`."""
-    return torch.baddbmm(out, x, y, beta=0.0, alpha=scale, out=out)
+    return torch.bmm(x, y, out=out) if scale == 1 else torch.baddbmm(out, x, y, beta=0.0, alpha=scale, out=out)
+
+
+def products(inputs: Inputs) -> torch.dtype:
+    """The dtype of products: bfloat16 of bfloat16 where the processor has them and nothing but the kernel reads them."""
+    others = (inputs.gain, inputs.value_table, inputs.key_bias)
+    if inputs.query.dtype != torch.bfloat16 or any(x is not None for x in others):
+        return wide(inputs.query.dtype)
+    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
 class Area:
@@ -237,8 +249,8 @@ class Area:
         self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
 
 
-def parts(inputs: Inputs) -> Iterator[Part]:
-    """All of a call, so many batch rows and heads at a time that about `SCORES` scores are held."""
+def parts(inputs: Inputs, dtype: torch.dtype) -> Iterator[Part]:
+    """All of a call, with products in `dtype`, so many batch rows and heads at a time that about `SCORES` scores are held."""
     shared = inputs.key.shape[1]
     for area in _areas(inputs):
         fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), PLANES)
@@ -246,7 +258,7 @@ def parts(inputs: Inputs) -> Iterator[Part]:
         start, stop = area.segment.rows.start, area.segment.rows.stop
         for row in range(start, stop, rows):
             for head in range(0, shared, some):
-                yield Part(inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)))
+                yield Part(inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)), dtype)
 
 
 def _areas(inputs: Inputs) -> Iterator[Area]:

@@ -30,6 +30,7 @@ class Rows:
         bias: Float[Tensor, "some n"] | None,
         start: int,
         number: Int[Tensor, "*b q k"] | None,
+        scale: float = 1.0,
     ) -> Block:
         """A block whose smallest distance has number `start`, unless each pair has a number of its own."""
         size = scores.shape[2] + scores.shape[3] - 1
@@ -37,7 +38,7 @@ class Rows:
         query_row, key_row, runs = (
             None if row is None else row[here] for row in (self.query_row, self.key_row, self.runs)
         )
-        return Block(scores, by_query, by_key, bias, query_row, key_row, runs, number)
+        return Block(scores, by_query, by_key, bias, query_row, key_row, runs, number, scale)
 
 
 def places(inputs: Inputs, segment: Segment) -> slice:
