@@ -9,10 +9,13 @@ from torch import nn
 
 #: Modeling file, below `transformers.models` -> file here. A family is imported when a model has modules of it.
 FAMILIES = {
+    "deberta.modeling_deberta": "deberta",
     "deberta_v2.modeling_deberta_v2": "deberta_v2",
+    "mpnet.modeling_mpnet": "mpnet",
     "mt5.modeling_mt5": "t5",
     "t5.modeling_t5": "t5",
     "umt5.modeling_umt5": "t5",
+    "wav2vec2_bert.modeling_wav2vec2_bert": "wav2vec2_bert",
 }
 PREFIX = "transformers.models."
 
