@@ -54,4 +54,5 @@ class Wav2Vec2BertSelfAttention(Patched, modeling_wav2vec2_bert.Wav2Vec2BertSelf
 
     def _row(self: Any, distance: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         left, right = self.left_max_position_embeddings, self.right_max_position_embeddings
-        return distance.clamp(-left, right) + left
+        row: Tensor = distance.clamp(-left, right) + left
+        return row
