@@ -25,12 +25,14 @@ class Tiny:
         kind: ENCODER, DECODER (causal, generates) or BOTH.
         longest: the longest input that the model can take, None where any length runs.
         patched: how many modules `patch` changes.
+        pad: the token that stands for padding.
     """
 
     build: Callable[[], nn.Module]
     kind: str
     patched: int
     longest: int | None = None
+    pad: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     def model(self, dtype: torch.dtype = torch.float32) -> Any:
@@ -88,6 +90,75 @@ def deberta_v2(**options: Any) -> Callable[[], nn.Module]:
     return lambda: hf.DebertaV2ForTokenClassification(hf.DebertaV2Config(**defaults | options))
 
 
+def deberta(**options: Any) -> Callable[[], nn.Module]:
+    """DeBERTa v1 for token classification; distances share a row from 9 on."""
+    defaults = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": 48,
+        "max_position_embeddings": 32,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "max_relative_positions": 9,
+        "pos_att_type": ["c2p", "p2c"],
+        "type_vocab_size": 0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "num_labels": 7,
+    }
+    return lambda: hf.DebertaForTokenClassification(hf.DebertaConfig(**defaults | options))
+
+
+def mpnet(**options: Any) -> Callable[[], nn.Module]:
+    """MPNet for token classification; its absolute positions end past every length tried here."""
+    return lambda: hf.MPNetForTokenClassification(
+        hf.MPNetConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=WIDTH,
+            num_attention_heads=HEADS,
+            num_hidden_layers=LAYERS,
+            intermediate_size=48,
+            max_position_embeddings=4100,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            num_labels=7,
+            **options,
+        )
+    )
+
+
+class Speech(hf.Wav2Vec2BertForCTC):
+    """A speech model whose frames are made of tokens, so that it takes what the others take."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
+        """The logits for sinusoids whose frequencies are the tokens."""
+        frames = torch.sin(input_ids[..., None] * torch.arange(1, 9)).to(self.dtype)
+        return super().forward(frames, attention_mask=attention_mask, **options)
+
+
+def wav2vec2_bert(**options: Any) -> Callable[[], nn.Module]:
+    """Wav2Vec2-BERT with vectors for distances from -6 to 3."""
+    defaults = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": 48,
+        "feature_projection_input_dim": 8,
+        "position_embeddings_type": "relative_key",
+        "left_max_position_embeddings": 6,
+        "right_max_position_embeddings": 3,
+        "conv_depthwise_kernel_size": 3,
+        "apply_spec_augment": False,
+        "layerdrop": 0.0,
+    }
+    dropouts = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+    none = dict.fromkeys((*dropouts, "conformer_conv_dropout"), 0.0)
+    return lambda: Speech(hf.Wav2Vec2BertConfig(**defaults | none | options))
+
+
 TINY: dict[str, Tiny] = {
     "t5": Tiny(t5(hf.T5Config, hf.T5ForConditionalGeneration), BOTH, 6),
     "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 2),
@@ -98,6 +169,10 @@ TINY: dict[str, Tiny] = {
     "deberta v2, tables of its own": Tiny(deberta_v2(share_att_key=False, max_relative_positions=12), ENCODER, 3),
     "deberta v2, c2p": Tiny(deberta_v2(pos_att_type=["c2p"], share_att_key=False), ENCODER, 3),
     "deberta v2, no buckets": Tiny(deberta_v2(position_buckets=-1, max_relative_positions=9), ENCODER, 3),
+    "deberta v1": Tiny(deberta(), ENCODER, 3),
+    "deberta v1, p2p in the list": Tiny(deberta(pos_att_type=["p2c", "p2p"]), ENCODER, 3),
+    "mpnet": Tiny(mpnet(), ENCODER, 3, pad=1),
+    "wav2vec2-bert": Tiny(wav2vec2_bert(), ENCODER, 2),
 }
 
 
@@ -111,7 +186,7 @@ def inputs(tiny: Tiny, batch: int, length: int, padding: str | None = None) -> d
         short = slice(0, length // 3) if padding == "left" else slice(length - length // 3, length)
         mask[1:, short] = 0
         given["attention_mask"] = mask
-        ids.masked_fill_(mask == 0, 0)
+        ids.masked_fill_(mask == 0, tiny.pad)
     if tiny.kind == BOTH:
         given["decoder_input_ids"] = torch.randint(3, VOCABULARY, (batch, max(1, length // 2)), generator=generator)
     return given

@@ -10,6 +10,7 @@ Needs transformers (`pip install "relpos[hf]"`).
 2 x T5Attention  patched: t5
 """
 
+from relpos.hf.distance_tables import load_relative_key as load_relative_key
 from relpos.hf.patching import patch as patch
 from relpos.hf.patching import restore as restore
 from relpos.hf.report import summary as summary

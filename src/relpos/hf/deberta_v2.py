@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
-from relpos import errors, functional
+from relpos import functional
 from relpos.hf.attend import attend, split_heads
+from relpos.hf.disentangled import DisentangledEncoder, refuse_distances
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -29,13 +30,7 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
         rel_embeddings: Float[Tensor, "R E"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As the class that this one replaces."""
-        if relative_pos is not None:
-            raise errors.value(
-                "DisentangledSelfAttention",
-                f"relative_pos of shape {list(relative_pos.shape)}",
-                "None: distances between tokens in their order",
-                "restore the model for distances of your own.",
-            )
+        refuse_distances(relative_pos)
         query, key, value = (
             split_heads(project(x), self.attention_head_size)
             for project, x in (
@@ -78,13 +73,5 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
         return split_heads(projected[None], self.attention_head_size)[0]
 
 
-class DebertaV2Encoder(Patched, modeling_deberta_v2.DebertaV2Encoder):
-    """The stack around it, without its matrices of pairs."""
-
-    def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        """The padding mask as it is, and pairs with an axis for the heads."""
-        return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask
-
-    def get_rel_pos(self, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
-        """None, which stands for the distances between tokens in their order."""
-        return relative_pos
+class DebertaV2Encoder(DisentangledEncoder, modeling_deberta_v2.DebertaV2Encoder):
+    """The stack around it."""

@@ -9,10 +9,18 @@ from torch import nn
 
 #: Modeling file, below `transformers.models` -> file here. A family is imported when a model has modules of it.
 FAMILIES = {
+    "bert.modeling_bert": "relative_key",
+    "camembert.modeling_camembert": "relative_key",
+    "deberta.modeling_deberta": "deberta",
     "deberta_v2.modeling_deberta_v2": "deberta_v2",
+    "electra.modeling_electra": "relative_key",
+    "mpnet.modeling_mpnet": "mpnet",
     "mt5.modeling_mt5": "t5",
+    "roberta.modeling_roberta": "relative_key",
     "t5.modeling_t5": "t5",
     "umt5.modeling_umt5": "t5",
+    "wav2vec2_bert.modeling_wav2vec2_bert": "wav2vec2_bert",
+    "xlm_roberta.modeling_xlm_roberta": "relative_key",
 }
 PREFIX = "transformers.models."
 
