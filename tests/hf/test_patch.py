@@ -55,7 +55,7 @@ def test_summary_says_what_was_replaced_and_what_not() -> None:
     bert = hf.BertModel(config)
     kinds = [type(module) for module in bert.modules()]
     said = str(relpos.hf.summary(relpos.hf.patch(bert)))
-    assert said == "1 x BertSelfAttention  left alone: relpos.hf has nothing for BertSelfAttention"
+    assert said == "1 x BertSelfAttention  left alone: its positions are absolute"
     assert [type(module) for module in bert.modules()] == kinds
     assert bert.config._attn_implementation != "relpos"
     assert str(relpos.hf.summary(nn.Linear(2, 2))) == "no attention module of transformers"

@@ -120,7 +120,7 @@ def mpnet(**options: Any) -> Callable[[], nn.Module]:
             num_attention_heads=HEADS,
             num_hidden_layers=LAYERS,
             intermediate_size=48,
-            max_position_embeddings=4100,
+            max_position_embeddings=5100,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             num_labels=7,
