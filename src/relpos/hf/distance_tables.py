@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def load_relative_key(model: Model, path: str | Path) -> Model:
     """Give a BERT-like model the distance tables of its old checkpoint, and compute with them, in place.
 
-    transformers 5 load such a checkpoint without its `distance_embedding.weight` and add absolute positions that it was
+    transformers 5 report its `distance_embedding.weight` as unexpected, drop it, and add absolute positions that it was
     not trained with. Load the model with `from_pretrained` first, then call this with the same folder.
 
     Args:
