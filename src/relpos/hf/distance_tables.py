@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def load_relative_key(model: Model, path: str | Path) -> Model:
     """Give a BERT-like model the distance tables of its old checkpoint, and compute with them, in place.
 
-    transformers 5 load such a checkpoint without its `distance_embedding.weight` and add absolute positions that it was
+    transformers 5 report its `distance_embedding.weight` as unexpected, drop it, and add absolute positions that it was
     not trained with. Load the model with `from_pretrained` first, then call this with the same folder.
 
     Args:
@@ -33,7 +33,9 @@ def load_relative_key(model: Model, path: str | Path) -> Model:
         that trains, and that `save_pretrained` keeps. `restore(model)` gives back the computation of transformers 5,
         which has no use for tables; the tables stay, and `patch(model)` takes them up again.
 
-    Source: transformers 4.57, `modeling_bert.py` and its copies: queries and keys meet `E[i - j + M - 1]`.
+    Cost: memory for a number for each pair of tokens and head, one text at a time: distances are not clipped, and so
+        there is a vector for each. 8.6 MB at 512 tokens and 4 heads.
+    Source: transformers 4, `modeling_bert.py` and its copies: queries and keys meet `E[i - j + M - 1]`.
     Raises: TypeError for anything but a module; ValueError for a model or a checkpoint without tables, and for tables
         that do not fit. A longer input than the table has distances for is a ValueError in the call.
     """

@@ -1,4 +1,4 @@
-"""BERT's kin with `relative_key`: vectors of distances that transformers 4 trained and transformers 5 drop in silence.
+"""BERT's kin with `relative_key`: vectors of distances that transformers 4 trained and transformers 5 leave out.
 
     score = (query . key + query . E[i - j + M - 1] (+ key . E[i - j + M - 1])) / sqrt(D)
 
