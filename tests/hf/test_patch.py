@@ -61,6 +61,14 @@ def test_summary_says_what_was_replaced_and_what_not() -> None:
     assert str(relpos.hf.summary(nn.Linear(2, 2))) == "no attention module of transformers"
 
 
+def test_a_configuration_that_two_modules_share_comes_back() -> None:
+    model = tiny_t5()
+    model.decoder.config = model.encoder.config
+    before = model.encoder.config._attn_implementation
+    relpos.hf.restore(relpos.hf.patch(model))
+    assert model.encoder.config._attn_implementation == before != "relpos"
+
+
 def test_a_class_of_ones_own_is_left_alone() -> None:
     """Somebody else's subclass computes what it likes; taking it over would undo that."""
 

@@ -87,6 +87,6 @@ def _take_masks(module: nn.Module) -> None:
             "output_attentions=False",
             "pass output_attentions=True to the calls that need the probabilities.",
         )
-    if "relpos_implementation" not in vars(module):
+    if config._attn_implementation != IMPLEMENTATION:  # two modules may share a configuration: one of them remembers
         module.relpos_implementation = config._attn_implementation
         config._attn_implementation = IMPLEMENTATION
