@@ -258,7 +258,9 @@ def parts(inputs: Inputs, dtype: torch.dtype) -> Iterator[Part]:
         start, stop = area.segment.rows.start, area.segment.rows.stop
         for row in range(start, stop, rows):
             for head in range(0, shared, some):
-                yield Part(inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)), dtype)
+                yield Part(
+                    inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)), dtype
+                )
 
 
 def _areas(inputs: Inputs) -> Iterator[Area]:
