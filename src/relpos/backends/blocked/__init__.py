@@ -2,7 +2,8 @@
 
 For a block of queries torch makes the products: with the keys, with the rows of a query table, and once for all blocks
 those of a key table with the keys. The native kernel (`relpos._native`) adds what each pair's distance reads of them
-and makes the softmax. All of it is float32 (float64 for float64), and rounded to the dtype of the query once.
+and makes the softmax. All of it is float32 (float64 for float64), and rounded to the dtype of the query once; but of
+bfloat16, products are bfloat16 where only the kernel reads them (`part.products`).
 """
 
 from __future__ import annotations
