@@ -9,7 +9,10 @@ from torch import nn
 
 #: Modeling file, below `transformers.models` -> file here. A family is imported when a model has modules of it.
 FAMILIES = {
+    "bloom.modeling_bloom": "bloom",
     "deberta_v2.modeling_deberta_v2": "deberta_v2",
+    "falcon.modeling_falcon": "falcon",
+    "mpt.modeling_mpt": "mpt",
     "mt5.modeling_mt5": "t5",
     "t5.modeling_t5": "t5",
     "umt5.modeling_umt5": "t5",
