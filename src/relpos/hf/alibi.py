@@ -47,6 +47,7 @@ def _scheme(heads: int, scale: float) -> ALiBi:
 
 
 def _by_distance(heads: int, scale: float) -> DistanceBias:
-    (term,) = _scheme(heads, scale).terms(Positions.arange(1))
+    make = _scheme.__wrapped__ if torch.compiler.is_compiling() else _scheme  # a recorded graph keeps nothing
+    (term,) = make(heads, scale).terms(Positions.arange(1))
     assert isinstance(term, DistanceBias)
     return term

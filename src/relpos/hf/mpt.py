@@ -56,3 +56,28 @@ class MptAttention(Patched, modeling_mpt.MptAttention):
             needs_weights=options.get("output_attentions", False),
         )
         return self.out_proj(output), weights
+
+
+class MptBlock(Patched, modeling_mpt.MptBlock):
+    """The layer around it, which tells its attention whether probabilities are asked for."""
+
+    def forward(
+        self: Any,
+        hidden_states: Float[Tensor, "B Tq E"],
+        position_bias: Tensor,
+        attention_mask: Tensor,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As the class that this one replaces."""
+        attended, weights = self.attn(
+            self.norm_1(hidden_states),
+            position_bias=position_bias,
+            attention_mask=attention_mask,
+            cache=layer_past,
+            output_attentions=output_attentions,
+        )
+        hidden_states = self.resid_attn_dropout(attended) + hidden_states
+        return self.ffn(self.norm_2(hidden_states), hidden_states), weights
