@@ -159,6 +159,48 @@ def wav2vec2_bert(**options: Any) -> Callable[[], nn.Module]:
     return lambda: Speech(hf.Wav2Vec2BertConfig(**defaults | none | options))
 
 
+def bloom() -> nn.Module:
+    return hf.BloomForCausalLM(
+        hf.BloomConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=None, eos_token_id=None
+        )
+    )
+
+
+def mpt(**options: Any) -> Callable[[], nn.Module]:
+    """MPT with the longest of the lengths that are compared with transformers' own."""
+    defaults = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": 80}
+    return lambda: hf.MptForCausalLM(hf.MptConfig(**defaults | options))
+
+
+def falcon(**options: Any) -> Callable[[], nn.Module]:
+    """Falcon with ALiBi, whose bias counts once also where transformers are asked for probabilities."""
+    defaults = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "alibi": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+    def build() -> nn.Module:
+        model = hf.FalconForCausalLM(hf.FalconConfig(**defaults | options))
+        for layer in model.transformer.h:
+            layer.self_attention.register_forward_pre_hook(count_bias_once, with_kwargs=True)
+        return model
+
+    return build
+
+
+def count_bias_once(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A matrix of pairs holds the bias of Falcon already, and transformers' written-out attention adds it again."""
+    if options["attention_mask"].dim() == 4:
+        options = options | {"alibi": torch.zeros_like(options["alibi"])}
+    return given, options
+
+
 TINY: dict[str, Tiny] = {
     "t5": Tiny(t5(hf.T5Config, hf.T5ForConditionalGeneration), BOTH, 6),
     "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 2),
@@ -173,6 +215,12 @@ TINY: dict[str, Tiny] = {
     "deberta v1, p2p in the list": Tiny(deberta(pos_att_type=["p2c", "p2p"]), ENCODER, 3),
     "mpnet": Tiny(mpnet(), ENCODER, 3, pad=1),
     "wav2vec2-bert": Tiny(wav2vec2_bert(), ENCODER, 2),
+    "bloom": Tiny(bloom, DECODER, 2),
+    "mpt": Tiny(mpt(), DECODER, 4),
+    "mpt, clipped": Tiny(mpt(attn_config={"clip_qkv": 0.5, "softmax_scale": 0.2}), DECODER, 4),
+    "falcon": Tiny(falcon(multi_query=False, parallel_attn=False, bias=True), DECODER, 2),
+    "falcon, one key head": Tiny(falcon(), DECODER, 2),
+    "falcon, new": Tiny(falcon(new_decoder_architecture=True, num_kv_heads=2), DECODER, 2),
 }
 
 

@@ -10,11 +10,14 @@ from torch import nn
 #: Modeling file, below `transformers.models` -> file here. A family is imported when a model has modules of it.
 FAMILIES = {
     "bert.modeling_bert": "relative_key",
+    "bloom.modeling_bloom": "bloom",
     "camembert.modeling_camembert": "relative_key",
     "deberta.modeling_deberta": "deberta",
     "deberta_v2.modeling_deberta_v2": "deberta_v2",
     "electra.modeling_electra": "relative_key",
+    "falcon.modeling_falcon": "falcon",
     "mpnet.modeling_mpnet": "mpnet",
+    "mpt.modeling_mpt": "mpt",
     "mt5.modeling_mt5": "t5",
     "roberta.modeling_roberta": "relative_key",
     "t5.modeling_t5": "t5",
