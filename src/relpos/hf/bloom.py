@@ -12,6 +12,7 @@ from relpos.hf import alibi as alibi_terms
 from relpos.hf.attend import attend
 from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
+from relpos.terms import Term
 
 MASKS.add(modeling_bloom.BloomModel)
 
@@ -41,7 +42,7 @@ class BloomAttention(Patched, modeling_bloom.BloomAttention):
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         if self.relpos_options.precision == "model":
-            bias = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2])
+            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2])
         else:
             bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device)
         output, weights = attend(

@@ -1,4 +1,4 @@
-"""Falcon with ALiBi: slopes times index in bfloat16 whatever the dtype of the model, scaled together with the scores."""
+"""Falcon with ALiBi: slopes times index in bfloat16 whatever the model's dtype, scaled together with the scores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from relpos.hf import alibi as alibi_terms
 from relpos.hf.attend import attend
 from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
+from relpos.terms import Term
 
 MASKS.add(modeling_falcon.FalconModel)
 
@@ -48,7 +49,7 @@ class FalconAttention(Patched, modeling_falcon.FalconAttention):
             key, value = layer_past.update(key, value, self.layer_idx)
         is_matrix = attention_mask is not None and attention_mask.dim() == 4
         if self.relpos_options.precision == "model":
-            bias = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2], self.inv_norm_factor)
+            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2], self.inv_norm_factor)
         else:
             bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device, self.inv_norm_factor)
         output, weights = attend(
