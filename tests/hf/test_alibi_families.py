@@ -195,3 +195,11 @@ def test_dropout_acts_in_training(name: str) -> None:
     assert not torch.equal(model(**given).logits, model(**given).logits)
     model.eval()
     assert torch.equal(model(**given).logits, model(**given).logits)
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon"])
+def test_a_decoder_that_shall_not_be_causal_is_refused(name: str) -> None:
+    model = TINY[name].model()
+    model.config.is_causal = False
+    with pytest.raises(ValueError, match="is_causal=False"):
+        relpos.hf.patch(model)

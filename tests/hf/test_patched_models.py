@@ -121,8 +121,10 @@ def test_gradient_checkpointing(tiny: Tiny) -> None:
 @PADDING
 @pytest.mark.parametrize("cache", ["dynamic", "static", None])
 def test_greedy_tokens(tiny: Tiny, padding: str | None, cache: str | None) -> None:
-    if cache == "static" and padding == "right" and tiny.kind == DECODER:
+    if padding == "right" and tiny.kind == DECODER:
         pytest.skip("a decoder continues its prompt: padding stands on the left")
+    if cache == "static" and type(tiny.model()).__name__.startswith("Falcon"):
+        pytest.skip("transformers fail: test_alibi_families.py compares with the dynamic cache")
     model = eager(tiny.model())
     given = inputs(tiny, 3, 11, padding)
     given.pop("decoder_input_ids", None)

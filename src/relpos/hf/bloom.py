@@ -41,9 +41,8 @@ class BloomAttention(Patched, modeling_bloom.BloomAttention):
         start = seen(layer_past, self.layer_idx)
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
-        bias: Term
         if self.relpos_options.precision == "model":
-            bias = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2])
+            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2])
         else:
             bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device)
         output, weights = attend(

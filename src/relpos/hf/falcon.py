@@ -48,9 +48,8 @@ class FalconAttention(Patched, modeling_falcon.FalconAttention):
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         is_matrix = attention_mask is not None and attention_mask.dim() == 4
-        bias: Term
         if self.relpos_options.precision == "model":
-            bias = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2], self.inv_norm_factor)
+            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2], self.inv_norm_factor)
         else:
             bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device, self.inv_norm_factor)
         output, weights = attend(

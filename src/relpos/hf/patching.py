@@ -87,6 +87,13 @@ def _take_masks(module: nn.Module) -> None:
             "output_attentions=False",
             "pass output_attentions=True to the calls that need the probabilities.",
         )
+    if vars(config).get("is_causal") is False:
+        raise errors.value(
+            "relpos.hf.patch",
+            f"{type(module).__name__} with is_causal=False in its configuration",
+            "a decoder that is causal",
+            "leave such a model to transformers.",
+        )
     if config._attn_implementation != IMPLEMENTATION:  # two modules may share a configuration: one of them remembers
         module.relpos_implementation = config._attn_implementation
         config._attn_implementation = IMPLEMENTATION

@@ -15,6 +15,7 @@ from transformers.models.umt5 import modeling_umt5
 from relpos import functional
 from relpos.functional.tables import lookup
 from relpos.hf.attend import attend, split_heads
+from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
 from relpos.terms import DistanceBias
 
@@ -48,7 +49,7 @@ class _Attention(Patched):
         options: dict[str, Any],
     ) -> tuple[Tensor, Tensor | None]:
         """The module's output and, where they are asked for, its probabilities."""
-        start = _seen(cache, self.layer_idx)
+        start = seen(cache, self.layer_idx)
         key, value = self._keys_and_values(x if context is None else context, context is not None, cache, options)
         output, weights = attend(
             self,
@@ -82,12 +83,6 @@ class _Attention(Patched):
         if both and is_cross:
             cache.is_updated[self.layer_idx] = True
         return key, value
-
-
-def _seen(cache: Any, layer: int | None) -> int | Tensor:
-    """Tokens in the cache before this call, in a tensor of their own where the cache counts in one."""
-    seen: int | Tensor = 0 if cache is None else cache.get_seq_length(layer)
-    return seen.clone() if isinstance(seen, Tensor) else seen
 
 
 class _Shared(_Attention):
