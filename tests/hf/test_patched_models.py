@@ -248,23 +248,24 @@ import relpos.hf
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 for name, tiny in TINY.items():
+    if "," in name:
+        continue
     torch.compiler.reset()
     model = relpos.hf.patch(tiny.model())
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    for padding in (None, "right"):
-        given = inputs(tiny, 2, 9, padding)
-        with torch.no_grad():
-            shown = given.get("decoder_input_ids", given.get("attention_mask", given["input_ids"])) > 0
-            ours, theirs = (run(**given).logits[shown] for run in (compiled, model))
-            torch.testing.assert_close(ours, theirs, msg=lambda text: f"{name}: {text}")
+    given = inputs(tiny, 2, 9, "right")
+    shown = given.get("decoder_input_ids", given["attention_mask"]) > 0
+    with torch.no_grad():
+        ours, theirs = (run(**given).logits[shown] for run in (compiled, model))
+    torch.testing.assert_close(ours, theirs, msg=lambda text: f"{name}: {text}")
     print(name)
 """
 
 
 def test_one_graph() -> None:
-    """In a process of its own, without run-time checks of shapes: those are not for a graph."""
+    """One model of each kind, in a process without run-time checks of shapes: those are not for a graph."""
     here = Path(__file__).parent
     command = [sys.executable, "-c", ONE_GRAPH, str(here), str(here.parent)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.split("\n")[:-1] == list(TINY)
+    assert run.stdout.split("\n")[:-1] == [name for name in TINY if "," not in name]
