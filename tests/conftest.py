@@ -12,8 +12,26 @@ from jaxtyping import install_import_hook
 # The front door has its own messages for bad input; behind it, every annotated shape is checked.
 install_import_hook(["relpos.backends", "relpos.terms"], "beartype.beartype")
 
+from relpos import backends  # noqa: E402  # after the hook
+
 # Tensors of a few hundred numbers gain nothing from threads.
 torch.set_num_threads(1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every reported case twice: on the backend that "auto" takes, and on `blocked`, which runs every scheme."""
+    if metafunc.definition.path.parent.name == "cases":
+        metafunc.parametrize("_preferred", ["auto", "blocked"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _preferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that is named comes first in the order of choice."""
+    first = getattr(request, "param", "auto")
+    if first != "auto":
+        others = {name: module for name, module in backends.BACKENDS.items() if name != first}
+        monkeypatch.setattr(backends, "BACKENDS", {first: backends.BACKENDS[first], **others})
+
 
 settings.register_profile("relpos", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("relpos")

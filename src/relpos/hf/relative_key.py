@@ -22,6 +22,7 @@ from transformers.models.xlm_roberta import modeling_xlm_roberta
 
 from relpos import errors
 from relpos.hf.attend import attend, split_heads
+from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -70,8 +71,7 @@ class _SelfAttention(_Relative):
         start: int | Tensor = 0
         if cache is not None:
             own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            start = own.get_seq_length(self.layer_idx)
-            start = start.clone() if isinstance(start, Tensor) else start
+            start = seen(own, self.layer_idx)
             key, value = own.update(key, value, self.layer_idx, kwargs=options)
         longest = self.config.max_position_embeddings
         if key.shape[2] > longest:
