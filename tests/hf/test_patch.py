@@ -160,6 +160,18 @@ def test_masks_of_pairs_from_the_caller() -> None:
 
 
 @torch.no_grad()
+def test_a_mask_of_pairs_is_all_that_a_decoder_hides_by() -> None:
+    """Also where it shows tokens ahead: a prefix that sees itself, say."""
+    model, given = TINY["t5"].model(), inputs(TINY["t5"], 1, 16)
+    model.set_attn_implementation("eager")
+    keep = torch.ones(8, 8).tril().bool()
+    keep[:4, :4] = True
+    given["decoder_attention_mask"] = torch.zeros(1, 1, 8, 8).masked_fill(~keep, torch.finfo(torch.float32).min)
+    want = model(**given).logits
+    torch.testing.assert_close(relpos.hf.patch(model)(**given).logits, want, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
 def test_autocast_as_transformers() -> None:
     for name in ("t5 encoder", "deberta v3"):
         tiny = TINY[name]

@@ -41,6 +41,7 @@ def attend(
     Args:
         mask: `[B, Tk]`, True or 1 = a token; or four dimensions, bool with True = may attend, or numbers of which 0
             shows and the dtype's minimum hides; or None.
+        is_causal: hides keys after their query, unless a mask of four dimensions has said who sees whom.
         is_self: whether queries and keys are the same tokens, as far as both are there.
         query_start: where the first query stands among the keys.
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
@@ -52,7 +53,7 @@ def attend(
         attn_mask = _pairs(mask)[..., : key.shape[2]]
     arguments = {
         "scheme": terms,
-        "is_causal": is_causal,
+        "is_causal": is_causal and attn_mask is None,
         "positions": Positions.arange(query.shape[2], key.shape[2], query_start, device=query.device),
         "attn_mask": attn_mask,
         "key_mask": key_mask,
