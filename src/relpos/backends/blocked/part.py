@@ -229,7 +229,7 @@ def multiply(x: Float[Tensor, "n i c"], y: Float[Tensor, "n c j"], scale: float,
 def products(inputs: Inputs) -> torch.dtype:
     """The dtype of products: bfloat16 where the processor has such products and the kernel alone reads them."""
     others = (inputs.gain, inputs.value_table, inputs.key_bias)
-    if inputs.query.dtype != torch.bfloat16 or any(x is not None for x in others):
+    if inputs.query.dtype != torch.bfloat16 or inputs.has_numbers or any(x is not None for x in others):
         return wide(inputs.query.dtype)
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
