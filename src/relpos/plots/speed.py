@@ -21,7 +21,7 @@ _MARKS = {
     "eager": ("#66CCEE", "diamond"),
     "flex": ("#228833", "triangle-up"),
     "transformers": ("#AA3377", "triangle-down"),
-    "relpos": ("#CC3311", "circle"),
+    "relpos": ("#CC3311", "square"),
     "x-transformers": ("#CCBB44", "cross"),
     "disentangled-flash": ("#EE7733", "triangle-left"),
 }
