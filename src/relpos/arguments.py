@@ -159,15 +159,7 @@ def split_terms(scheme: object) -> tuple[object, list[Term]]:
     if scheme is None or not isinstance(scheme, Iterable):
         return scheme, []
     both = list(scheme)
-    terms = [one for one in both if isinstance(one, Term)]
-    return (
-        (scheme, [])
-        if not terms and isinstance(scheme, Sequence)
-        else (
-            [one for one in both if not isinstance(one, Term)],
-            terms,
-        )
-    )
+    return [one for one in both if not isinstance(one, Term)], [one for one in both if isinstance(one, Term)]
 
 
 def check_given(query: Tensor, terms: Sequence[Term]) -> None:

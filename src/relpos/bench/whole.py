@@ -95,7 +95,7 @@ class Whole:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
+        return asdict(self)
 
 
 def run_whole(

@@ -32,7 +32,6 @@ def attend(
     is_self: bool = True,
     is_causal: bool = False,
     query_start: int | Tensor = 0,
-    window: tuple[int, int] | None = None,
     dropout_p: float = 0.0,
     needs_weights: bool = False,
 ) -> tuple[Float[Tensor, "B Tq E"], Float[Tensor, "B H Tq Tk"] | None]:
@@ -41,8 +40,8 @@ def attend(
     Args:
         mask: `[B, Tk]`, True or 1 = a token; or four dimensions, bool with True = may attend, or numbers of which 0
             shows and the dtype's minimum hides; or None.
-        is_causal: hides keys after their query, unless a mask of four dimensions has said who sees whom.
         is_self: whether queries and keys are the same tokens, as far as both are there.
+        is_causal: hides keys after their query, unless a mask of four dimensions has said who sees whom.
         query_start: where the first query stands among the keys.
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
     """
@@ -58,7 +57,6 @@ def attend(
         "attn_mask": attn_mask,
         "key_mask": key_mask,
         "lengths": lengths,
-        "window": window,
         "scale": scale,
     }
     options = {"backend": module.relpos_options.backend, "dropout_p": dropout_p}

@@ -60,7 +60,7 @@ class FalconAttention(Patched, modeling_falcon.FalconAttention):
             [bias],
             mask=_shown(attention_mask) if attention_mask is not None and is_matrix else attention_mask,
             scale=self.inv_norm_factor,
-            is_causal=not is_matrix,
+            is_causal=True,
             query_start=start,
             dropout_p=self.attention_dropout.p if self.training else 0.0,
             needs_weights=output_attentions,

@@ -50,7 +50,7 @@ class MptAttention(Patched, modeling_mpt.MptAttention):
             # The model reads a matrix of pairs with True = hidden.
             mask=attention_mask.logical_not() if attention_mask is not None and is_matrix else attention_mask,
             scale=self.softmax_scale,
-            is_causal=not is_matrix,
+            is_causal=True,
             query_start=start,
             dropout_p=self.attn_dropout_p if self.training else 0.0,
             needs_weights=options.get("output_attentions", False),
