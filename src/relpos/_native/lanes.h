@@ -1,8 +1,8 @@
 /* The loops of relpos.c for one width of vectors: W floats, names ending in ISA. Included once for each.
  *
  * A row of scores has places j = 0 .. keys - 1, and `a->query_row[n + j]`, `a->key_row[n + j]` are the rows of the tables
- * that a pair reads; n falls by one from each query to the next. `a->same[n]` says from how many places on both stay
- * what they are, so that the long stretches of far distances are plain vector loops and only near ones gather.
+ * that a pair reads; n falls by one from each query to the next. So W queries times W keys, a tile, read 2 W - 1 numbers:
+ * one row of a table where they are far, and rows that neighbour each other where they are near.
  */
 
 typedef float NAME(floats) __attribute__((vector_size(4 * W), aligned(4), may_alias));
@@ -116,66 +116,130 @@ INLINE FLOATS NAME(exp)(FLOATS x)
     return (FLOATS)(((INTS)p + ((INTS)shifted << 23)) & is_normal);
 }
 
-/* W neighbours of a table whose rows go up or down by one from place to place. */
-INLINE FLOATS NAME(neighbours)(const float *from, const int32_t *row)
+/* Lanes whose number has the bit `step` take what is `step` places on. */
+INLINE void NAME(move)(FLOATS *x, int size, int step)
 {
-    if (row[1] > row[0])
-        return NAME(load)(from + row[0]);
-    return NAME(reversed)(NAME(load)(from + row[0] - (W - 1)));
+    const INTS moves = (NAME(lanes)() & step) != 0;
+#pragma GCC unroll 32
+    for (int m = 0; m < size; m++) {
+#if defined(__AVX512F__)
+        x[m] = (FLOATS)_mm512_mask_mov_ps((__m512)x[m], _mm512_movepi32_mask((__m512i)moves), (__m512)x[m + step]);
+#elif defined(__AVX2__)
+        x[m] = (FLOATS)_mm256_blendv_ps((__m256)x[m], (__m256)x[m + step], (__m256)moves);
+#else
+        x[m] = (FLOATS)((~moves & (INTS)x[m]) | (moves & (INTS)x[m + step]));
+#endif
+    }
 }
 
-/* What a row's products and distances say, summed into `to`, which may be where the products are; returns the largest. */
-INLINE float NAME(add)(const relpos_block *a, const void *x, const float *by_query, const void *by_key,
-                       const float *bias, int64_t n, float *to, const int is_low)
+/* Lane l of x[m] = from[row[m + l]][j + l] for m < W: what a tile reads of a key table, its last query first. */
+INLINE void NAME(diagonals)(FLOATS x[2 * W - 1], const void *from, int64_t j, const int32_t *row, int64_t stride,
+                            const int is_low)
 {
-    FLOATS most = (FLOATS){0} - __builtin_inff();
-    const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, *runs = a->runs + n;
-    const INTS lane = NAME(lanes)();
-    const float scale = a->scale;
-    int64_t j = 0;
-    while (j + W <= a->keys) {
-        int64_t end = j + runs[j] < a->keys ? j + runs[j] : a->keys;
-        if (end - j >= W) {
-            const float constant = by_query ? by_query[query_row[j]] : 0.0f;
-            const int64_t row = by_key ? (int64_t)key_row[j] * a->by_key_row : 0;
-            for (; j + W <= end; j += W) {
-                FLOATS sum = NAME(read)(x, j, is_low) + constant;
-                if (by_key)
-                    sum += NAME(read)(by_key, row + j, is_low);
-                sum *= scale;
-                if (bias)
-                    sum += NAME(load)(bias + j);
-                NAME(store)(to + j, sum);
-                most = NAME(larger)(most, sum);
-            }
-        } else {
-            FLOATS sum = NAME(read)(x, j, is_low);
-            if (by_query)
-                sum += runs[j] <= -W ? NAME(neighbours)(by_query, query_row + j)
-                                     : NAME(gather)(by_query, NAME(load_ints)(query_row + j));
-            if (by_key)
-                sum += NAME(pick)(by_key, NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane + (int32_t)j,
-                                  is_low);
-            sum *= scale;
-            if (bias)
-                sum += NAME(load)(bias + j);
-            NAME(store)(to + j, sum);
-            most = NAME(larger)(most, sum);
-            j += W;
+#pragma GCC unroll 32
+    for (int m = 0; m < 2 * W - 1; m++)
+        x[m] = NAME(read)(from, row[m] * stride + j, is_low);
+    if (W > 8)
+        NAME(move)(x, W + 7, 8);
+    if (W > 4)
+        NAME(move)(x, W + 3, 4);
+    NAME(move)(x, W + 1, 2);
+    NAME(move)(x, W, 1);
+}
+
+/* from[row[l]]. */
+INLINE FLOATS NAME(rows)(const void *from, const int32_t *row, const int is_low)
+{
+    if (!is_low)
+        return NAME(gather)(from, NAME(load_ints)(row));
+    FLOATS x;
+    for (int l = 0; l < W; l++)
+        x[l] = relpos_read(from, row[l], is_low);
+    return x;
+}
+
+/* The same of rows that go on up, or go on down, by one or not at all, in a table of `size` rows, at least W. */
+INLINE FLOATS NAME(neighbours)(const void *from, const int32_t *row, int64_t size, const int is_low)
+{
+#if defined(__AVX2__)
+    const int32_t low = row[0] < row[W - 1] ? row[0] : row[W - 1], most = (int32_t)size - W;
+    const int32_t first = low < most ? low : most;
+    return __builtin_shuffle(NAME(read)(from, first, is_low), NAME(load_ints)(row) - first);
+#else
+    (void)size;
+    return NAME(rows)(from, row, is_low);
+#endif
+}
+
+/* Sums W keys' products from j on of W queries, the first of which is at `at`, with what distances say; the sums of a
+ * query are `keys` places after those of the one before. `most` holds the largest, of the last query first. */
+INLINE void NAME(add_tile)(const relpos_block *a, place at, int64_t j, float *to, FLOATS most[W], const int is_low)
+{
+    const int64_t n = at.n + j - (W - 1);
+    const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, run = a->runs[n];
+    const int is_far = run >= 2 * W - 1, are_near = run <= 1 - 2 * W && a->query_rows >= W;
+    FLOATS sums[2 * W - 1]; /* of the last query first */
+    if (at.by_key && !is_far)
+        NAME(diagonals)(sums, at.by_key, j, key_row, a->by_key_row, is_low);
+    else
+#pragma GCC unroll 16
+        for (int m = 0; m < W; m++)
+            sums[m] = at.by_key ? NAME(read)(at.by_key, key_row[0] * a->by_key_row + j, is_low) : (FLOATS){0};
+    if (at.by_query)
+#pragma GCC unroll 16
+        for (int m = 0; m < W; m++) {
+            const int64_t of_query = (W - 1 - m) * a->query_rows;
+            const void *by_query = (const char *)at.by_query + (is_low ? 2 : 4) * of_query;
+            if (is_far)
+                sums[m] += relpos_read(by_query, query_row[0], is_low);
+            else if (are_near)
+                sums[m] += NAME(neighbours)(by_query, query_row + m, a->query_rows, is_low);
+            else
+                sums[m] += NAME(rows)(by_query, query_row + m, is_low);
         }
+    /* All loads before all stores: rows a page apart would wait for each other. */
+#pragma GCC unroll 16
+    for (int m = 0; m < W; m++) {
+        sums[m] = (sums[m] + NAME(read)(at.x, (W - 1 - m) * a->keys + j, is_low)) * a->scale;
+        if (at.bias)
+            sums[m] += NAME(load)(at.bias + j + m - (W - 1));
+        most[m] = NAME(larger)(most[m], sums[m]);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < W; m++)
+        NAME(store)(to + (W - 1 - m) * a->keys + j, sums[m]);
+}
+
+/* The same for one query, of all keys from j on; returns the largest, or the largest lane of `most`. */
+INLINE float NAME(add)(const relpos_block *a, place at, int64_t j, float *to, FLOATS most, const int is_low)
+{
+    const int32_t *query_row = a->query_row + at.n, *key_row = a->key_row + at.n;
+    for (; j + W <= a->keys; j += W) {
+        FLOATS sum = NAME(read)(at.x, j, is_low);
+        if (at.by_query)
+            sum += NAME(rows)(at.by_query, query_row + j, is_low);
+        if (at.by_key) {
+            const INTS of_row = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row;
+            sum += NAME(pick)(at.by_key, of_row + NAME(lanes)() + (int32_t)j, is_low);
+        }
+        sum *= a->scale;
+        if (at.bias)
+            sum += NAME(load)(at.bias + j);
+        NAME(store)(to + j, sum);
+        most = NAME(larger)(most, sum);
     }
     float largest = most[0];
     for (int l = 1; l < W; l++)
         largest = most[l] > largest ? most[l] : largest;
     for (; j < a->keys; j++) {
-        float sum = relpos_read(x, j, is_low);
-        if (by_query)
-            sum += by_query[query_row[j]];
-        if (by_key)
-            sum += relpos_read(by_key, (int64_t)key_row[j] * a->by_key_row + j, is_low);
-        sum *= scale;
-        if (bias)
-            sum += bias[j];
+        float sum = relpos_read(at.x, j, is_low);
+        if (at.by_query)
+            sum += relpos_read(at.by_query, query_row[j], is_low);
+        if (at.by_key)
+            sum += relpos_read(at.by_key, (int64_t)key_row[j] * a->by_key_row + j, is_low);
+        sum *= a->scale;
+        if (at.bias)
+            sum += at.bias[j];
         to[j] = sum;
         largest = sum > largest ? sum : largest;
     }
@@ -222,40 +286,49 @@ INLINE void NAME(round_row)(uint16_t *to, const float *x, float factor, int64_t 
     memcpy(to + j, &rounded, 2 * (keys - j));
 }
 
-INLINE void NAME(score_of)(const relpos_block *a, int64_t row, float *room, const int is_low)
+/* Makes of a row of sums what is asked for. */
+INLINE void NAME(finish)(const relpos_block *a, place at, float *sums, int64_t row, float largest, const int is_low)
 {
-    const place at = place_of(a, row);
-    float *x = is_low ? room : at.x;
-    const float *by_query = at.by_query;
-    if (is_low && by_query) {
-        float *wide = room + a->keys;
-        for (int64_t r = 0; r < a->query_rows; r++)
-            wide[r] = relpos_wide(((const uint16_t *)at.by_query)[r]);
-        by_query = wide;
-    }
-    const float largest = NAME(add)(a, at.x, by_query, at.by_key, at.bias, at.n, x, is_low);
     float inverse = 1.0f;
     if (a->mode == RELPOS_WEIGHTS) {
-        NAME(exp_row)(x, a->logsumexp[row], a->keys);
+        NAME(exp_row)(sums, a->logsumexp[row], a->keys);
     } else if (a->mode == RELPOS_SOFTMAX && largest == -__builtin_inff()) { /* sees nothing */
         memset(at.x, 0, (is_low ? 2 : 4) * a->keys);
         a->inverse[row] = a->logsumexp[row] = 0.0f;
         return;
     } else if (a->mode == RELPOS_SOFTMAX) {
-        const float sum = NAME(exp_row)(x, largest, a->keys);
+        const float sum = NAME(exp_row)(sums, largest, a->keys);
         a->inverse[row] = inverse = 1.0f / sum;
         a->logsumexp[row] = largest + logf(sum);
     }
     if (is_low)
-        NAME(round_row)(at.x, x, inverse, a->keys);
+        NAME(round_row)(at.x, sums, inverse, a->keys);
 }
 
-static void NAME(score)(const relpos_block *a, int64_t row, float *room)
+INLINE void NAME(score_of)(const relpos_block *a, int64_t row, int64_t count, float *room, const int is_low)
+{
+    FLOATS most[W];
+    for (int i = 0; i < W; i++)
+        most[i] = (FLOATS){0} - __builtin_inff();
+    const place first = place_of(a, row);
+    float *sums = is_low ? room : first.x;
+    const int64_t tiled = count < W ? 0 : a->keys / W * W;
+    for (int64_t j = 0; j < tiled; j += W)
+        NAME(add_tile)(a, first, j, sums, most, is_low);
+    for (int64_t i = 0; i < count; i++, sums += a->keys) {
+        const place at = place_of(a, row + i);
+        const float largest = NAME(add)(a, at, tiled, sums, most[W - 1 - i], is_low);
+        NAME(finish)(a, at, sums, row + i, largest, is_low);
+    }
+}
+
+/* The scores of `count` queries of a head, at most W, from `row` on. */
+static void NAME(score)(const relpos_block *a, int64_t row, int64_t count, float *room)
 {
     if (a->is_low)
-        NAME(score_of)(a, row, room, 1);
+        NAME(score_of)(a, row, count, room, 1);
     else
-        NAME(score_of)(a, row, room, 0);
+        NAME(score_of)(a, row, count, room, 0);
 }
 
 /* by_query[row of a pair] += x of the pair, over one query's pairs. */
@@ -277,7 +350,7 @@ static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
             for (int l = 0; l < W; l++)
                 sum += many[l];
             sums[to] += sum;
-        } else if (runs[j] <= -W && j + W <= a->keys) {
+        } else if (runs[j] <= -W && j + W <= a->keys && abs(query_row[j + W - 1] - query_row[j]) == W - 1) {
             const int up = query_row[j + 1] > query_row[j];
             float *to = sums + query_row[j] - (up ? 0 : W - 1);
             FLOATS some = NAME(load)(x + j);
