@@ -64,17 +64,6 @@ INLINE void NAME(round)(uint16_t *to, FLOATS x)
     *(HALVES *)to = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, HALVES);
 }
 
-/* To places that all differ. */
-INLINE void NAME(scatter)(float *to, INTS at, FLOATS x)
-{
-#if defined(__AVX512F__)
-    _mm512_i32scatter_ps(to, (__m512i)at, (__m512)x, 4);
-#else
-    for (int l = 0; l < W; l++)
-        to[at[l]] = x[l];
-#endif
-}
-
 INLINE INTS NAME(lanes)(void)
 {
     INTS lane;
@@ -116,20 +105,33 @@ INLINE FLOATS NAME(exp)(FLOATS x)
     return (FLOATS)(((INTS)p + ((INTS)shifted << 23)) & is_normal);
 }
 
+INLINE FLOATS NAME(either)(INTS is_second, FLOATS first, FLOATS second)
+{
+#if defined(__AVX512F__)
+    return (FLOATS)_mm512_mask_mov_ps((__m512)first, _mm512_movepi32_mask((__m512i)is_second), (__m512)second);
+#elif defined(__AVX2__)
+    return (FLOATS)_mm256_blendv_ps((__m256)first, (__m256)second, (__m256)is_second);
+#else
+    return (FLOATS)((~is_second & (INTS)first) | (is_second & (INTS)second));
+#endif
+}
+
 /* Lanes whose number has the bit `step` take what is `step` places on. */
 INLINE void NAME(move)(FLOATS *x, int size, int step)
 {
     const INTS moves = (NAME(lanes)() & step) != 0;
 #pragma GCC unroll 32
-    for (int m = 0; m < size; m++) {
-#if defined(__AVX512F__)
-        x[m] = (FLOATS)_mm512_mask_mov_ps((__m512)x[m], _mm512_movepi32_mask((__m512i)moves), (__m512)x[m + step]);
-#elif defined(__AVX2__)
-        x[m] = (FLOATS)_mm256_blendv_ps((__m256)x[m], (__m256)x[m + step], (__m256)moves);
-#else
-        x[m] = (FLOATS)((~moves & (INTS)x[m]) | (moves & (INTS)x[m + step]));
-#endif
-    }
+    for (int m = 0; m < size; m++)
+        x[m] = NAME(either)(moves, x[m], x[m + step]);
+}
+
+/* Lanes whose number has the bit `step` take what was `step` places before, of `size` places, and of none before those. */
+INLINE void NAME(move_back)(FLOATS *x, int size, int step)
+{
+    const INTS moves = (NAME(lanes)() & step) != 0;
+#pragma GCC unroll 32
+    for (int m = size + step - 1; m >= 0; m--)
+        x[m] = NAME(either)(moves, m < size ? x[m] : (FLOATS){0}, m < step ? (FLOATS){0} : x[m - step]);
 }
 
 /* Lane l of x[m] = from[row[m + l]][j + l] for m < W: what a tile reads of a key table, its last query first. */
@@ -357,38 +359,61 @@ static void NAME(sum_by_query)(const relpos_block *a, int64_t row)
             NAME(store)(to, NAME(load)(to) + (up ? some : NAME(reversed)(some)));
             j += W;
         } else {
-            sums[query_row[j]] += x[j];
-            j++;
+            const int32_t to = query_row[j];
+            float sum = x[j++];
+            while (j < a->keys && query_row[j] == to)
+                sum += x[j++];
+            sums[to] += sum;
         }
+    }
+}
+
+/* by_key[row of a pair, key] += x of the pair, over W queries, the first of which is at `at`, and W keys from j on. */
+INLINE void NAME(sum_tile)(const relpos_block *a, place at, int64_t j)
+{
+    const float *x = at.x;
+    float *sums = (float *)at.by_key;
+    const int64_t n = at.n + j - (W - 1);
+    const int32_t *key_row = a->key_row + n;
+    FLOATS by_number[2 * W - 1];
+#pragma GCC unroll 16
+    for (int m = 0; m < W; m++)
+        by_number[m] = NAME(load)(x + (W - 1 - m) * a->keys + j);
+    if (a->runs[n] >= 2 * W - 1) {
+        FLOATS sum = by_number[0];
+#pragma GCC unroll 16
+        for (int m = 1; m < W; m++)
+            sum += by_number[m];
+        float *to = sums + key_row[0] * a->by_key_row + j;
+        NAME(store)(to, NAME(load)(to) + sum);
+        return;
+    }
+    NAME(move_back)(by_number, W, 1);
+    NAME(move_back)(by_number, W + 1, 2);
+    if (W > 4)
+        NAME(move_back)(by_number, W + 3, 4);
+    if (W > 8)
+        NAME(move_back)(by_number, W + 7, 8);
+#pragma GCC unroll 32
+    for (int m = 0; m < 2 * W - 1; m++) {
+        float *to = sums + key_row[m] * a->by_key_row + j;
+        NAME(store)(to, NAME(load)(to) + by_number[m]);
     }
 }
 
 /* by_key[row of a pair, key] += x of the pair, over the pairs of `count` keys from `first` on with all queries. */
 static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head, int64_t first, int64_t count)
 {
-    const INTS lane = NAME(lanes)();
+    const int64_t row = (batch * a->heads + head) * a->queries, tiled = a->queries / W * W, last = first + count;
+    for (int64_t query = 0; query < tiled; query += W)
+        for (int64_t j = first; j + W <= last; j += W)
+            NAME(sum_tile)(a, place_of(a, row + query), j);
     for (int64_t query = 0; query < a->queries; query++) {
-        const place at = place_of(a, (batch * a->heads + head) * a->queries + query);
+        const place at = place_of(a, row + query);
         const float *x = at.x;
         float *sums = (float *)at.by_key;
-        const int32_t *key_row = a->key_row + at.n, *runs = a->runs + at.n;
-        const int64_t last = first + count;
-        int64_t j = first;
-        while (j < last) {
-            int64_t end = j + runs[j] < last ? j + runs[j] : last;
-            if (end - j >= W) {
-                float *to = sums + (int64_t)key_row[j] * a->by_key_row;
-                for (; j + W <= end; j += W)
-                    NAME(store)(to + j, NAME(load)(to + j) + NAME(load)(x + j));
-            } else if (j + W <= last) {
-                INTS to = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row + lane;
-                NAME(scatter)(sums + j, to, NAME(gather)(sums + j, to) + NAME(load)(x + j));
-                j += W;
-            } else {
-                sums[(int64_t)key_row[j] * a->by_key_row + j] += x[j];
-                j++;
-            }
-        }
+        for (int64_t j = query < tiled ? last - count % W : first; j < last; j++)
+            sums[a->key_row[at.n + j] * a->by_key_row + j] += x[j];
     }
 }
 
