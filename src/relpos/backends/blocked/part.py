@@ -78,8 +78,8 @@ class Part:
     def room_by_key(self, purpose: str) -> Float[Tensor, "h r b k"]:
         """Memory for a number of each row of the key table and each key."""
         shape = (self.head_count, self.key_table.shape[1], self.batch * self.key.shape[2])
-        room = SCRATCH.take(purpose, (*shape[:2], shape[2] + PADDING), self.dtype)
-        return room[..., : shape[2]].unflatten(2, (self.batch, -1))
+        room = SCRATCH.take(purpose, (*shape[:2], shape[2] + PADDING), self.dtype)[..., : shape[2]]
+        return room.view(*shape[:2], self.batch, -1)
 
     def by_head(self, keys: Float[Tensor, "b g k D"]) -> Float[Tensor, "h bk D"]:
         """For each query head, the keys of all batch rows one after the other."""
