@@ -230,7 +230,7 @@ def multiply(x: Float[Tensor, "n i c"], y: Float[Tensor, "n c j"], scale: float,
 
 
 def products(inputs: Inputs) -> torch.dtype:
-    """The dtype of products: bfloat16 of bfloat16 where the processor has them and nothing but the kernel reads them."""
+    """The dtype of products: bfloat16 of bfloat16 where the processor has them and only the kernel reads them."""
     others = (inputs.gain, inputs.value_table, inputs.key_bias)
     if inputs.query.dtype != torch.bfloat16 or any(x is not None for x in others):
         return wide(inputs.query.dtype)
@@ -243,8 +243,9 @@ class Area:
     def __init__(self, inputs: Inputs, segment: Segment, pairs: Pairs | None) -> None:
         self.segment, self.pairs = segment, pairs
         where = slice(None) if pairs is not None else places(inputs, segment)
-        self.table_rows = Rows(inputs.query_row, inputs.key_row, inputs.size, where)
-        self.value_rows = Rows(inputs.value_row, None, inputs.size, where)
+        tables = (inputs.query_table, inputs.key_table)
+        self.table_rows = Rows(inputs.query_row, inputs.key_row, tables, inputs.size, where)
+        self.value_rows = Rows(inputs.value_row, None, (inputs.value_table, None), inputs.size, where)
         keys, band = segment.keys[1] - segment.keys[0], (inputs.back, inputs.ahead)
         size = max(min(MOST // keys, ROWS), FEWEST)
         band = band if pairs is None else (UNBOUNDED, UNBOUNDED)
@@ -253,7 +254,7 @@ class Area:
 
 
 def parts(inputs: Inputs, dtype: torch.dtype) -> Iterator[Part]:
-    """All of a call, with products in `dtype`, so many batch rows and heads at a time that about `SCORES` scores are held."""
+    """All of a call, so many batch rows and heads at a time that about `SCORES` scores are held."""
     shared = inputs.key.shape[1]
     for area in _areas(inputs):
         fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), PLANES)
