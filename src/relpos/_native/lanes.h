@@ -173,28 +173,28 @@ INLINE FLOATS NAME(neighbours)(const void *from, const int32_t *row, int64_t siz
 #endif
 }
 
-/* Sums W keys' products from j on of W queries, the first of which is at `at`, with what distances say; the sums of a
- * query are `keys` places after those of the one before. `most` holds the largest, of the last query first. */
+/* Sums W keys' products from j on of W queries, the first of which is at `at`, with what distances say; not where they are
+ * far. A query's sums are `keys` places after those of the one before. `most` holds the largest, of the last query first. */
 INLINE void NAME(add_tile)(const relpos_block *a, place at, int64_t j, float *to, FLOATS most[W], const int is_low)
 {
     const int64_t n = at.n + j - (W - 1);
     const int32_t *query_row = a->query_row + n, *key_row = a->key_row + n, run = a->runs[n];
-    const int is_far = run >= 2 * W - 1, are_near = run <= 1 - 2 * W && a->query_rows >= W;
+    const int are_near = run <= 1 - 2 * W && a->query_rows >= W;
+    if (run >= 2 * W - 1) /* far */
+        return;
     FLOATS sums[2 * W - 1]; /* of the last query first */
-    if (at.by_key && !is_far)
+    if (at.by_key)
         NAME(diagonals)(sums, at.by_key, j, key_row, a->by_key_row, is_low);
     else
 #pragma GCC unroll 16
         for (int m = 0; m < W; m++)
-            sums[m] = at.by_key ? NAME(read)(at.by_key, key_row[0] * a->by_key_row + j, is_low) : (FLOATS){0};
+            sums[m] = (FLOATS){0};
     if (at.by_query)
 #pragma GCC unroll 16
         for (int m = 0; m < W; m++) {
             const int64_t of_query = (W - 1 - m) * a->query_rows;
             const void *by_query = (const char *)at.by_query + (is_low ? 2 : 4) * of_query;
-            if (is_far)
-                sums[m] += relpos_read(by_query, query_row[0], is_low);
-            else if (are_near)
+            if (are_near)
                 sums[m] += NAME(neighbours)(by_query, query_row + m, a->query_rows, is_low);
             else
                 sums[m] += NAME(rows)(by_query, query_row + m, is_low);
@@ -212,17 +212,30 @@ INLINE void NAME(add_tile)(const relpos_block *a, place at, int64_t j, float *to
         NAME(store)(to + (W - 1 - m) * a->keys + j, sums[m]);
 }
 
-/* The same for one query, of all keys from j on; returns the largest, or the largest lane of `most`. */
-INLINE float NAME(add)(const relpos_block *a, place at, int64_t j, float *to, FLOATS most, const int is_low)
+/* The same for one query, of far tiles and of all keys past the tiles; `runs` are those of the tiles' last query. Returns
+ * the largest, or the largest lane of `most`. */
+INLINE float NAME(add)(const relpos_block *a, place at, const int32_t *runs, int64_t tiled, float *to, FLOATS most,
+                       const int is_low)
 {
     const int32_t *query_row = a->query_row + at.n, *key_row = a->key_row + at.n;
+    int64_t j = 0;
     for (; j + W <= a->keys; j += W) {
+        const int is_far = j < tiled && runs[j] >= 2 * W - 1;
+        if (j < tiled && !is_far)
+            continue;
         FLOATS sum = NAME(read)(at.x, j, is_low);
-        if (at.by_query)
-            sum += NAME(rows)(at.by_query, query_row + j, is_low);
-        if (at.by_key) {
-            const INTS of_row = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row;
-            sum += NAME(pick)(at.by_key, of_row + NAME(lanes)() + (int32_t)j, is_low);
+        if (is_far) {
+            if (at.by_query)
+                sum += relpos_read(at.by_query, query_row[j], is_low);
+            if (at.by_key)
+                sum += NAME(read)(at.by_key, key_row[j] * a->by_key_row + j, is_low);
+        } else {
+            if (at.by_query)
+                sum += NAME(rows)(at.by_query, query_row + j, is_low);
+            if (at.by_key) {
+                const INTS of_row = NAME(load_ints)(key_row + j) * (int32_t)a->by_key_row;
+                sum += NAME(pick)(at.by_key, of_row + NAME(lanes)() + (int32_t)j, is_low);
+            }
         }
         sum *= a->scale;
         if (at.bias)
@@ -315,11 +328,12 @@ INLINE void NAME(score_of)(const relpos_block *a, int64_t row, int64_t count, fl
     const place first = place_of(a, row);
     float *sums = is_low ? room : first.x;
     const int64_t tiled = count < W ? 0 : a->keys / W * W;
+    const int32_t *runs = a->runs + first.n - (W - 1); /* read where there are tiles */
     for (int64_t j = 0; j < tiled; j += W)
         NAME(add_tile)(a, first, j, sums, most, is_low);
     for (int64_t i = 0; i < count; i++, sums += a->keys) {
         const place at = place_of(a, row + i);
-        const float largest = NAME(add)(a, at, tiled, sums, most[W - 1 - i], is_low);
+        const float largest = NAME(add)(a, at, runs, tiled, sums, most[W - 1 - i], is_low);
         NAME(finish)(a, at, sums, row + i, largest, is_low);
     }
 }
