@@ -21,8 +21,8 @@ class Block(NamedTuple):
             is memory for one number more after the last.
         bias: a pair reads number n; one row where heads agree.
         query_row, key_row: int32 rows; None where there is no table.
-        runs: int32; from each n on, how many have the rows of n, or, negative, how many have query rows one apart; the
-            twin needs none.
+        runs: int32; from each n on, how many have the rows of n, where that is long; else minus how many have query
+            rows that go on up, or go on down, by one or not at all. The twin needs none.
         number: None, or n of every pair, `[q, k]` or `[b, q, k]`.
         scale: what multiplies `scores`, `by_query` and `by_key`.
     """

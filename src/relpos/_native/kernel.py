@@ -18,6 +18,8 @@ from relpos._native.block import Block
 
 NAME = "librelpos.so"
 _ADD, _SOFTMAX, _WEIGHTS = range(3)
+#: Queries summed at a time, at most.
+_WIDEST = 16
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
@@ -112,8 +114,8 @@ def runs(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None,
 
 def _score(block: Block, **fields: int) -> None:
     filled = _filled(block, **fields)
-    if filled.is_low:  # rows of scores and of `by_query` are held in float32
-        room = torch.empty(filled.threads, filled.keys + filled.query_rows, dtype=torch.float32)
+    if filled.is_low:  # rows of sums are held in float32
+        room = torch.empty(filled.threads, _WIDEST, filled.keys, dtype=torch.float32)
         filled.room = room.data_ptr()
     _call("relpos_score", filled)
 

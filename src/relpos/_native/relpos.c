@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -26,7 +27,7 @@ typedef struct {
     const int32_t *runs;      /* as relpos_runs gives them */
     float *inverse;           /* [batch, heads, queries] each */
     float *logsumexp;
-    float *room;              /* [threads, keys + query_rows] for bfloat16 */
+    float *room;              /* [threads, WIDEST, keys] for bfloat16 */
     int64_t batch, heads, queries, keys;
     int64_t query_rows, by_key_head, by_key_row, by_key_batch, bias_head;
     int32_t mode, threads, is_low; /* is_low: x, by_query and by_key are bfloat16 */
@@ -42,7 +43,8 @@ typedef struct {
 } place;
 
 #define INLINE static inline __attribute__((always_inline))
-#define KEYS 256 /* at a time, of a thread that sums by key */
+#define WIDEST 16 /* floats in a vector */
+#define KEYS 256  /* at a time, of a thread that sums by key */
 
 INLINE place place_of(const relpos_block *a, int64_t row)
 {
@@ -103,17 +105,18 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
 
 typedef struct {
     const char *name;
-    void (*score)(const relpos_block *, int64_t, float *);
+    int width;
+    void (*score)(const relpos_block *, int64_t, int64_t, float *);
     void (*sum_by_query)(const relpos_block *, int64_t);
     void (*sum_by_key)(const relpos_block *, int64_t, int64_t, int64_t, int64_t);
 } loops;
 
 static const loops all[] = {
 #if defined(__x86_64__)
-    {"avx512", score_avx512, sum_by_query_avx512, sum_by_key_avx512},
-    {"avx2", score_avx2, sum_by_query_avx2, sum_by_key_avx2},
+    {"avx512", 16, score_avx512, sum_by_query_avx512, sum_by_key_avx512},
+    {"avx2", 8, score_avx2, sum_by_query_avx2, sum_by_key_avx2},
 #endif
-    {"portable", score_portable, sum_by_query_portable, sum_by_key_portable},
+    {"portable", 4, score_portable, sum_by_query_portable, sum_by_key_portable},
 };
 static const int count = sizeof all / sizeof *all;
 
@@ -141,13 +144,15 @@ const char *relpos_choose(const char *name)
 
 void relpos_score(const relpos_block *a)
 {
-    const int64_t rows = a->batch * a->heads * a->queries;
     const loops *with = chosen;
+    const int64_t groups = (a->queries + with->width - 1) / with->width, all = a->batch * a->heads * groups;
 #pragma omp parallel for num_threads(a->threads) schedule(static)
     for (int64_t thread = 0; thread < a->threads; thread++) {
-        float *room = a->room ? a->room + thread * (a->keys + a->query_rows) : 0;
-        for (int64_t row = rows * thread / a->threads; row < rows * (thread + 1) / a->threads; row++)
-            with->score(a, row, room);
+        float *room = a->room ? a->room + thread * WIDEST * a->keys : 0;
+        for (int64_t i = all * thread / a->threads; i < all * (thread + 1) / a->threads; i++) {
+            const int64_t query = i % groups * with->width, left = a->queries - query;
+            with->score(a, i / groups * a->queries + query, left < with->width ? left : with->width, room);
+        }
     }
 }
 
@@ -172,17 +177,18 @@ void relpos_sum_by_key(const relpos_block *a)
     }
 }
 
-/* From each place on: how many have the same rows; where that is one, minus how many have query rows that go on up or
- * down by one. Either of the rows may be null. */
+/* From each place on: how many have the same rows, where those are as many as a tile reads; else minus how many have query
+ * rows that go on up, or go on down, by one or not at all. Either of the rows may be null. */
 void relpos_runs(const int32_t *query_row, const int32_t *key_row, int32_t *runs, int64_t size)
 {
-    int32_t same = 1, steps = 1;
+    int32_t same = 0, steps = 0, way = 0; /* of the place after */
     for (int64_t n = size - 1; n >= 0; n--) {
         const int is_last = n + 1 == size;
         const int32_t step = is_last || !query_row ? 0 : query_row[n + 1] - query_row[n];
         same = !is_last && !step && (!key_row || key_row[n] == key_row[n + 1]) ? same + 1 : 1;
-        const int goes_on = steps > 1 && n + 2 < size && step == query_row[n + 2] - query_row[n + 1];
-        steps = step * step != 1 ? 1 : goes_on ? steps + 1 : 2;
-        runs[n] = same > 1 || steps == 1 ? same : -steps;
+        const int is_step = !is_last && step * step <= 1;
+        steps = !is_step ? 1 : step * way < 0 ? 2 : steps + 1;
+        way = !is_step ? 0 : step ? step : way;
+        runs[n] = same >= 2 * WIDEST - 1 ? same : -steps;
     }
 }

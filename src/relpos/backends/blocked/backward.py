@@ -23,6 +23,7 @@ from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.blocked.pairs import without_unseen
 from relpos.backends.blocked.part import Part, multiply, parts
+from relpos.backends.blocked.scratch import SCRATCH
 from relpos.backends.call import wide
 from relpos.backends.operators import add_over_rows
 from relpos.backends.tiles import Tile
@@ -60,7 +61,7 @@ class _Sums:
     def __init__(self, part: Part, grads: Gradients) -> None:
         self.part, self.grads = part, grads
         self.key, self.value = (torch.zeros(x.shape, dtype=part.dtype) for x in (part.key, part.value))
-        self.by_key = None if grads.key_table is None else torch.zeros_like(part.by_key)
+        self.by_key = None if grads.key_table is None else part.room_by_key("of_by_key").zero_()
 
     def add_query(self, tile: Tile, amount: Float[Tensor, "b h q D"], is_plain: bool = False) -> None:
         """To the gradient of the query, or of the query as it was before rotation."""
@@ -147,7 +148,7 @@ def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
         _add_bias(grads.bias[part.heads], block, part.start(tile))
     if grads.query_table is not None:
         assert block.by_query is not None
-        by_row = torch.zeros_like(block.by_query)
+        by_row = SCRATCH.take("of_by_query", block.by_query.shape, block.by_query.dtype).zero_()
         chosen(block).sum_by_query(block, by_row)
         by_row.mul_(part.inputs.scale)
         query = part.queries(part.plain_query, tile)

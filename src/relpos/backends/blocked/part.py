@@ -71,12 +71,15 @@ class Part:
     @functools.cached_property
     def by_key(self) -> Float[Tensor, "h r b k"]:
         """Product of each row of the key table with each key, scaled."""
-        keys = self.by_head(self.plain_key)
-        shape = (self.head_count, self.key_table.shape[1], keys.shape[1] + PADDING)
-        products = SCRATCH.take("by_key", shape, self.dtype)
-        products = products[..., : keys.shape[1]]
-        multiply(self.key_table, keys.mT, self.early, products)
-        return products.view(*shape[:2], self.batch, -1)
+        keys, products = self.by_head(self.plain_key), self.room_by_key("by_key")
+        multiply(self.key_table, keys.mT, self.early, products.flatten(2))
+        return products
+
+    def room_by_key(self, purpose: str) -> Float[Tensor, "h r b k"]:
+        """Memory for a number of each row of the key table and each key."""
+        shape = (self.head_count, self.key_table.shape[1], self.batch * self.key.shape[2])
+        room = SCRATCH.take(purpose, (*shape[:2], shape[2] + PADDING), self.dtype)[..., : shape[2]]
+        return room.view(*shape[:2], self.batch, -1)
 
     def by_head(self, keys: Float[Tensor, "b g k D"]) -> Float[Tensor, "h bk D"]:
         """For each query head, the keys of all batch rows one after the other."""
