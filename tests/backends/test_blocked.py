@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import relpos
 from relpos import Positions
-from relpos._native import Block, kernel, twin
+from relpos._native import Block, kernel
 from relpos.backends.blocked import part, scratch
 from relpos.schemes import Scheme
 
@@ -405,61 +405,3 @@ def test_all_loops_compute_the_same(every_loop: list[str]) -> None:
         for other in results[1:]:
             compare(other, results[0], torch.float32, ulps=8)
     assert "portable" in every_loop
-
-
-#: How rows follow from distances: clipped, in steps up and down, one each, in no order, back again, and far further.
-ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "clipped": lambda distance: distance.clamp(-20, 30) + 20,
-    "few": lambda distance: distance.clamp(-2, 3) + 2,
-    "up": lambda distance: (distance // 3).clamp(-30, 30) + 30,
-    "down": lambda distance: 30 - (distance // 3).clamp(-30, 30),
-    "each": lambda distance: distance - distance.min(),
-    "no order": lambda distance: distance * 7 % 23,
-    "back": lambda distance: distance.abs().clamp(max=40),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("queries", "keys"), [(1, 40), (17, 31), (33, 100), (64, 256), (70, 130)])
-def test_every_loop_equals_the_twin(
-    every_loop: list[str], queries: int, keys: int, rows: str, dtype: torch.dtype
-) -> None:
-    """Each table alone, both with rows of their own, and both with the same; bias and scale."""
-    random = functools.partial(torch.randn, generator=torch.Generator().manual_seed(keys))
-    row = ROWS[rows](torch.arange(1 - queries, keys) - 5).int()
-    size = int(row.max()) + 1
-    scores, bias = random(2, 3, queries, keys).to(dtype), random(3, queries + keys - 1)
-    by_query, by_key = random(3, 2, queries, size).to(dtype), random(3, size, 2 * keys + 1).to(dtype)
-    by_key = by_key[..., : 2 * keys].unflatten(2, (2, keys))
-    for query_row, key_row, some in (
-        (row, row, bias),
-        (row, row.max() - row, None),
-        (row, None, None),
-        (None, row, bias),
-    ):
-        block = Block(
-            scores,
-            None if query_row is None else by_query,
-            None if key_row is None else by_key,
-            some,
-            query_row,
-            key_row,
-            kernel.runs(query_row, key_row, len(row)),
-            None,
-            0.3,
-        )
-        for name in every_loop:
-            kernel.library().relpos_choose(name.encode())
-            mine, theirs = (block._replace(scores=scores.clone()) for _ in range(2))
-            got, expected = kernel.softmax(mine), twin.softmax(theirs)
-            torch.testing.assert_close(mine.scores, theirs.scores)
-            torch.testing.assert_close(got, expected)
-            if dtype == torch.float32:
-                sums = [(torch.zeros(3, 2, queries, size), torch.zeros(3, size, 2, keys)) for _ in (kernel, twin)]
-                for module, (of_query, of_key) in zip((kernel, twin), sums, strict=True):
-                    if query_row is not None:
-                        module.sum_by_query(block, of_query)
-                    if key_row is not None:
-                        module.sum_by_key(block, of_key)
-                torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-4)
