@@ -12,7 +12,7 @@ from transformers.models.deberta import modeling_deberta
 
 from relpos import errors, functional
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEncoder, refuse_distances
+from relpos.hf.disentangled import DisentangledEncoder, distance_table, refuse_distances
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -53,7 +53,7 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
             query + self._heads(self.q_bias),
             key,
             value + self._heads(self.v_bias),
-            self._terms(rel_embeddings) if self.relative_attention else [],
+            self._terms(rel_embeddings, hidden_states.shape[1]) if self.relative_attention else [],
             mask=attention_mask,
             # one part for every name in the list, also for "p2p", which adds no score
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(self.pos_att_type))),
@@ -61,14 +61,14 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
             needs_weights=output_attentions,
         )
 
-    def _terms(self: Any, embeddings: Float[Tensor, "R E"]) -> list[Term]:
-        embeddings = self.pos_dropout(embeddings)
+    def _terms(self: Any, embeddings: Float[Tensor, "R E"], tokens: int) -> list[Term]:
+        embeddings, width = self.pos_dropout(embeddings), self.attention_head_size
         row = partial(functional.deberta_row, num_buckets=None, max_distance=self.max_relative_positions)
         terms: list[Term] = []
         if "c2p" in self.pos_att_type:
-            terms.append(QueryDistance(self._heads(self.pos_proj(embeddings)), row))
+            terms.append(QueryDistance(*distance_table(self.pos_proj, embeddings, row, tokens, width)))
         if "p2c" in self.pos_att_type:
-            terms.append(KeyDistance(self._heads(self.pos_q_proj(embeddings)), row))
+            terms.append(KeyDistance(*distance_table(self.pos_q_proj, embeddings, row, tokens, width)))
         return terms
 
     def _heads(self: Any, x: Float[Tensor, "*R E"]) -> Float[Tensor, "H R D"]:

@@ -12,7 +12,7 @@ from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from relpos import functional
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEncoder, refuse_distances
+from relpos.hf.disentangled import DisentangledEncoder, distance_table, refuse_distances
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -45,14 +45,14 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
             query,
             key,
             value,
-            self._terms(rel_embeddings) if self.relative_attention else (),
+            self._terms(rel_embeddings, hidden_states.shape[1]) if self.relative_attention else (),
             mask=attention_mask,
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(parts))),
             dropout_p=self.dropout.p if self.training else 0.0,
             needs_weights=output_attentions,
         )
 
-    def _terms(self: Any, embeddings: Float[Tensor, "R E"]) -> list[Term]:
+    def _terms(self: Any, embeddings: Float[Tensor, "R E"], tokens: int) -> list[Term]:
         span = self.pos_ebd_size
         embeddings = self.pos_dropout(embeddings)[: 2 * span]
         row = partial(
@@ -63,14 +63,11 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
         terms: list[Term] = []
         if "c2p" in self.pos_att_type:
             project = self.key_proj if self.share_att_key else self.pos_key_proj
-            terms.append(QueryDistance(self._table(project(embeddings)), row))
+            terms.append(QueryDistance(*distance_table(project, embeddings, row, tokens, self.attention_head_size)))
         if "p2c" in self.pos_att_type:
             project = self.query_proj if self.share_att_key else self.pos_query_proj
-            terms.append(KeyDistance(self._table(project(embeddings)), row))
+            terms.append(KeyDistance(*distance_table(project, embeddings, row, tokens, self.attention_head_size)))
         return terms
-
-    def _table(self: Any, projected: Float[Tensor, "R E"]) -> Float[Tensor, "H R D"]:
-        return split_heads(projected[None], self.attention_head_size)[0]
 
 
 class DebertaV2Encoder(DisentangledEncoder, modeling_deberta_v2.DebertaV2Encoder):

@@ -1,13 +1,18 @@
-"""What the DeBERTa families share: a stack that makes no matrix of pairs, of distances or of masks."""
+"""What the DeBERTa families share: tables by distance, and a stack that makes no matrix of pairs or masks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from relpos import errors
+from relpos.hf import kept
+from relpos.hf.attend import split_heads
 from relpos.hf.patched import Patched
+from relpos.terms import RowOf
 
 
 class DisentangledEncoder(Patched):
@@ -20,6 +25,26 @@ class DisentangledEncoder(Patched):
     def get_rel_pos(self, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
         """None, which stands for the distances between tokens in their order."""
         return relative_pos
+
+
+def distance_table(
+    projection: nn.Module, embeddings: Float[Tensor, "R E"], row: RowOf, tokens: int, width: int
+) -> tuple[Float[Tensor, "H R D"], RowOf]:
+    """The projected embedding of distances, and its row function: of the rows that `tokens` tokens can meet.
+
+    Of 512 rows 128 tokens meet 255, and projecting all takes half as long as everything else in the layer. Where the
+    product of all is kept, or a graph is recorded for other lengths too, none is left out.
+    """
+    if kept.keeps(projection) or torch.compiler.is_compiling():
+        return split_heads(kept.project(projection, embeddings)[None], width)[0], row
+    last, first = row(torch.tensor([1 - tokens, tokens - 1])).tolist()
+
+    def counted(distance: Tensor) -> Tensor:
+        rows: Tensor = row(distance).clamp(first, last) - first
+        return rows
+
+    table: Tensor = projection(embeddings[first : last + 1])
+    return split_heads(table[None], width)[0], counted
 
 
 def refuse_distances(relative_pos: Tensor | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from relpos import backends, errors
+from relpos.hf import kept
 from relpos.hf.families import family_of
 from relpos.hf.masks import IMPLEMENTATION
 from relpos.hf.patched import MASKS, PATCHES, Options, Patched
@@ -64,6 +65,7 @@ def restore(model: Model) -> Model:
         if isinstance(module, Patched):
             module.__class__ = module.replaces  # type: ignore[assignment]
             del module.relpos_options
+    kept.forget(model)
     return model
 
 
