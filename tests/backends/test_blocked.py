@@ -385,6 +385,44 @@ def test_explain_names_the_native_loops(native: str) -> None:
     assert ("native   not built" in said) == (native == "twin")
 
 
+@pytest.mark.parametrize("spread", [1.0, 3.0], ids=["soft", "sharp"])
+@pytest.mark.usefixtures("native", "blocks")
+def test_bfloat16_beside_attention_written_out_in_bfloat16(spread: float) -> None:
+    """Against float64 of the same numbers: no output farther off than theirs, gradients off by their rounding alone."""
+    normal = functools.partial(torch.randn, generator=torch.Generator().manual_seed(3))
+    length, row = 150, functools.partial(relpos.functional.deberta_row, num_buckets=32, max_distance=64)
+    values = [
+        (normal(*shape) * spread * factor).bfloat16()
+        for shape, factor in (*[((2, 3, length, 64), 1.0)] * 3, *[((3, 64, 64), 0.5)] * 2)
+    ]
+    flow = normal(2, 3, length, 64).bfloat16()
+
+    def ours(query: Tensor, key: Tensor, value: Tensor, query_table: Tensor, key_table: Tensor) -> Tensor:
+        terms = [relpos.terms.QueryDistance(query_table, row), relpos.terms.KeyDistance(key_table, row)]
+        return relpos.attention(query, key, value, terms, scale=192**-0.5, backend="blocked")
+
+    def written_out(query: Tensor, key: Tensor, value: Tensor, query_table: Tensor, key_table: Tensor) -> Tensor:
+        distance = torch.arange(length) - torch.arange(length)[:, None]
+        query, rows = query * 192**-0.5, row(distance).expand(2, 3, -1, -1)
+        by_query = (query @ query_table.mT).gather(-1, rows)
+        by_key = ((key * 192**-0.5) @ key_table.mT).gather(-1, rows.mT).mT
+        return (query @ key.mT + by_query + by_key).softmax(-1) @ value
+
+    def off(of: Callable[..., Tensor]) -> list[float]:
+        """How far the output and each gradient are from the truth, as a part of it."""
+        results = []
+        for attend, dtype in ((of, torch.bfloat16), (written_out, torch.float64)):
+            leaves = [x.to(dtype, copy=True).requires_grad_() for x in values]
+            output = attend(*leaves)
+            output.backward(flow.to(dtype))
+            results.append([output.detach().double(), *(x.grad.double() for x in leaves)])
+        return [float((x - truth).norm() / truth.norm()) for x, truth in zip(*results, strict=True)]
+
+    mine, theirs = off(ours), off(written_out)
+    assert mine[0] < theirs[0]
+    assert max(mine[1:]) < 2**-9
+
+
 @pytest.fixture
 def every_loop() -> Iterator[list[str]]:
     """The names of the loops that this processor has; the fastest are chosen again after."""

@@ -10,6 +10,9 @@ With P the probabilities, M what dropout multiplies them by, O the output of a b
 
 What is summed over the pairs of a row is first summed into one number for each query and row (or row and key), and then
 multiplied: products stay products of matrices.
+
+Products are in float32, or in float64 of float64. Where those of the forward pass were in bfloat16, its log-sum-exp is
+not that of the scores made here: P and the sum of dO O, which is that of P dP, are then made from these.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from relpos._native import Block, chosen
 from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.blocked.pairs import without_unseen
-from relpos.backends.blocked.part import Part, multiply, parts
+from relpos.backends.blocked.part import Part, multiply, parts, products
 from relpos.backends.blocked.scratch import SCRATCH
 from relpos.backends.call import wide
 from relpos.backends.operators import add_over_rows
@@ -41,7 +44,9 @@ def backward(
     if blind is not None:
         grad_output = grad_output.masked_fill(blind[..., None], 0.0)
     dtype = wide(inputs.query.dtype)
-    inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
+    inner = None
+    if products(inputs) == dtype:
+        inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
     grads = Gradients.zeros(given)
     number = 0
     for part in parts(inputs, dtype):
@@ -49,7 +54,8 @@ def backward(
         of_output = grad_output[part.rows, part.heads].to(dtype)
         for tile in part.tiles:
             places = (part.rows, part.heads, tile.query_rows)
-            _add_tile(part, tile, sums, of_output, inner[places], logsumexp[places], number)
+            known = None if inner is None else (inner[places], logsumexp[places])
+            _add_tile(part, tile, sums, of_output, known, number)
             number += 1
         sums.finish()
     return grads.rounded(given)
@@ -98,15 +104,18 @@ def _add_tile(
     tile: Tile,
     sums: _Sums,
     of_output: Float[Tensor, "b h Tq Dv"],
-    inner: Float[Tensor, "b h q"],
-    logsumexp: Float[Tensor, "b h q"],
+    known: tuple[Float[Tensor, "b h q"], Float[Tensor, "b h q"]] | None,
     number: int,
 ) -> None:
-    """Add what one block gives to every gradient."""
+    """Add what one block gives to every gradient; `known` are the sum of dO O and the log-sum-exp of each query."""
     grads, inputs, area = sums.grads, part.inputs, part.area
     of_output, query = part.queries(of_output, tile), part.queries(part.query, tile)
     block = part.block(tile)
-    chosen(block).weights(block, logsumexp)
+    if known is None:
+        inverse, _ = chosen(block).softmax(block)
+        block.scores.mul_(inverse[..., None])
+    else:
+        chosen(block).weights(block, known[1])
     weights = kept = block.scores
     dropout = None if inputs.seed is None else part.dropout(weights, number)
     if dropout is not None:
@@ -118,11 +127,12 @@ def _add_tile(
         by_row = part.by_value_row(kept, tile, block.number)
         of_table = torch.bmm(by_row.flatten(1, 2).mT, part.per_head(of_output))
         sums.add_table(grads.value_table, area.value_rows.of_query, of_table)
-        products = part.times_table(of_output, part.value_table)
-        added = area.value_rows.block(of_scores, products, None, None, part.start(tile), block.number)
+        of_rows = part.times_table(of_output, part.value_table)
+        added = area.value_rows.block(of_scores, of_rows, None, None, part.start(tile), block.number)
         chosen(added).add(added)
     if dropout is not None:
         of_scores *= dropout
+    inner = torch.linalg.vecdot(of_scores, weights) if known is None else known[0]
     of_scores.sub_(inner[..., None]).mul_(weights)
     _add_biases(part, tile, sums, block._replace(scores=of_scores))
     if inputs.gain is None:
