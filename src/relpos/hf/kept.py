@@ -25,7 +25,7 @@ def keeps(projection: nn.Module) -> bool:
 
 
 def project(projection: nn.Module, x: Float[Tensor, "R E"]) -> Float[Tensor, "R F"]:
-    """`projection(x)`, or what it gave before, where `x` and all weights equal those of then, number for number.
+    """`projection(x)`, or what it gave before, where `x` and all weights equal those of then, bit for bit.
 
     Comparing takes a sixth of the product's time. Version counters are no proof: writing to `.data` does not count.
     """
@@ -46,4 +46,9 @@ def forget(module: nn.Module) -> None:
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:
-    return x.dtype == y.dtype and torch.equal(x, y)
+    """Bit for bit; eight bytes at a time take half the time of numbers."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    x, y = (bits.reshape(-1).view(torch.uint8) for bits in (x.detach(), y))
+    whole = len(x) // 8 * 8 if x.storage_offset() % 8 == 0 else 0
+    return torch.equal(x[whole:], y[whole:]) and torch.equal(x[:whole].view(torch.int64), y[:whole].view(torch.int64))
