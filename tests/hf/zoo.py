@@ -99,20 +99,18 @@ def deberta(**options: Any) -> Callable[[], nn.Module]:
 
 def mpnet(**options: Any) -> Callable[[], nn.Module]:
     """MPNet for token classification; its absolute positions end past every length tried here."""
-    return lambda: hf.MPNetForTokenClassification(
-        hf.MPNetConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_attention_heads=HEADS,
-            num_hidden_layers=LAYERS,
-            intermediate_size=48,
-            max_position_embeddings=5100,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            num_labels=7,
-            **options,
-        )
-    )
+    defaults = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": 48,
+        "max_position_embeddings": 5100,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "num_labels": 7,
+    }
+    return lambda: hf.MPNetForTokenClassification(hf.MPNetConfig(**defaults | options))
 
 
 class Speech(hf.Wav2Vec2BertForCTC):
@@ -199,7 +197,7 @@ TINY: dict[str, Tiny] = {
     "deberta v2, no buckets": Tiny(deberta_v2(position_buckets=-1, max_relative_positions=9), ENCODER, 3),
     "deberta v1": Tiny(deberta(), ENCODER, 3),
     "deberta v1, p2p in the list": Tiny(deberta(pos_att_type=["p2c", "p2p"]), ENCODER, 3),
-    "mpnet": Tiny(mpnet(), ENCODER, 3, pad=1),
+    "mpnet": Tiny(mpnet(), ENCODER, 4, pad=1),
     "wav2vec2-bert": Tiny(wav2vec2_bert(), ENCODER, 2),
     "bloom": Tiny(bloom, DECODER, 2),
     "mpt": Tiny(mpt(), DECODER, 4),
