@@ -227,6 +227,39 @@ def test_a_copy_has_weights_of_its_own(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @EVERY
+@torch.no_grad()
+def test_a_new_model_from_a_patched_ones_configuration(tiny: Tiny, tmp_path: Path) -> None:
+    """Computes as transformers wrote it where it is told how; is refused, never wrong, where the masks are relpos's."""
+    model, given = tiny.model(), inputs(tiny, 2, 9, "right")
+    name, shown = model.config._attn_implementation, real(tiny, given)
+    want = model(**given).logits[shown]
+    model.save_pretrained(tmp_path)
+    patched = relpos.hf.patch(copy.deepcopy(model))
+    config = patched.config
+    if config._attn_implementation == "relpos":
+        for build in (type(model), type(model)._from_config):  # what AutoModel.from_config calls
+            with pytest.raises(ValueError, match='attn_implementation="relpos"` is not supported'):
+                build(copy.deepcopy(config))
+        told = {"attn_implementation": name}
+    else:
+        told = {}
+    new = [type(model)._from_config(copy.deepcopy(config), **told).eval()]
+    new[0].load_state_dict(model.state_dict())
+    new.append(type(model).from_pretrained(tmp_path, config=copy.deepcopy(config), **told).eval())
+    new.append(type(model)(copy.deepcopy(relpos.hf.restore(copy.deepcopy(patched)).config)).eval())
+    new[2].load_state_dict(model.state_dict())
+    for other in new:
+        assert relpos.hf.summary(other).patched == 0
+        assert torch.equal(other(**given).logits[shown], want)
+    shared = type(model)._from_config(config, **told).eval()  # takes the configuration of the patched one over
+    shared.load_state_dict(model.state_dict())
+    assert torch.equal(shared(**given).logits[shown], want)
+    for module in patched.modules():
+        module._forward_pre_hooks.clear()  # Falcon's in the zoo is for transformers' written-out attention
+    near(patched(**given).logits[shown], want, 1e-5)
+
+
+@EVERY
 def test_no_matrix_of_pairs_anywhere(tiny: Tiny) -> None:
     """Not a bias, not a mask, not an index: no allocation has a byte for every pair of tokens."""
     if tiny.longest is not None:
