@@ -105,7 +105,7 @@ def test_deberta_v1_without_relative_attention() -> None:
 
 
 def test_deberta_v1_with_talking_heads_is_left_alone() -> None:
-    model = relpos.hf.patch(deberta(talking_head=True)())
+    model = relpos.hf.patch(deberta(talking_head=True, position_biased_input=True)())
     summary = relpos.hf.summary(model)
     assert summary.patched == 0
     assert str(summary) == "2 x DisentangledSelfAttention  left alone: talking_head mixes the scores of heads"
