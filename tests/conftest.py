@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every reported case twice: on the backend that "auto" takes, and on `blocked`, which runs every scheme."""
-    if metafunc.definition.path.parent.name == "cases":
+    if metafunc.definition.path.name.startswith("test_cases_"):
         metafunc.parametrize("_preferred", ["auto", "blocked"], indirect=True)
 
 

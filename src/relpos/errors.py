@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -80,6 +80,12 @@ def integers(call: str, **tensors: object) -> None:
         given = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
         if not isinstance(tensor, Tensor) or tensor.dtype not in INTEGERS:
             raise wrong_type(call, f"{name} of {given}", "an integer tensor", f"compute {name} as int64.")
+
+
+def module(call: str, model: object) -> None:
+    """Refuse anything but a module."""
+    if not isinstance(model, nn.Module):
+        raise wrong_type(call, f"model of {type(model).__name__}", "a torch.nn.Module", "pass the model itself.")
 
 
 def _message(call: str, given: str, allowed: str, fix: str) -> str:

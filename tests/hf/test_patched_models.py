@@ -227,6 +227,39 @@ def test_a_copy_has_weights_of_its_own(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @EVERY
+@torch.no_grad()
+def test_a_new_model_from_a_patched_ones_configuration(tiny: Tiny, tmp_path: Path) -> None:
+    """Computes as transformers wrote it where it is told how; is refused, never wrong, where the masks are relpos's."""
+    model, given = tiny.model(), inputs(tiny, 2, 9, "right")
+    name, shown = model.config._attn_implementation, real(tiny, given)
+    want = model(**given).logits[shown]
+    model.save_pretrained(tmp_path)
+    patched = relpos.hf.patch(copy.deepcopy(model))
+    config = patched.config
+    if config._attn_implementation == "relpos":
+        for build in (type(model), type(model)._from_config):  # what AutoModel.from_config calls
+            with pytest.raises(ValueError, match='attn_implementation="relpos"` is not supported'):
+                build(copy.deepcopy(config))
+        told = {"attn_implementation": name}
+    else:
+        told = {}
+    new = [type(model)._from_config(copy.deepcopy(config), **told).eval()]
+    new[0].load_state_dict(model.state_dict())
+    new.append(type(model).from_pretrained(tmp_path, config=copy.deepcopy(config), **told).eval())
+    new.append(type(model)(copy.deepcopy(relpos.hf.restore(copy.deepcopy(patched)).config)).eval())
+    new[2].load_state_dict(model.state_dict())
+    for other in new:
+        assert relpos.hf.summary(other).patched == 0
+        assert torch.equal(other(**given).logits[shown], want)
+    shared = type(model)._from_config(config, **told).eval()  # takes the configuration of the patched one over
+    shared.load_state_dict(model.state_dict())
+    assert torch.equal(shared(**given).logits[shown], want)
+    for module in patched.modules():
+        module._forward_pre_hooks.clear()  # Falcon's in the zoo is for transformers' written-out attention
+    near(patched(**given).logits[shown], want, 1e-5)
+
+
+@EVERY
 def test_no_matrix_of_pairs_anywhere(tiny: Tiny) -> None:
     """Not a bias, not a mask, not an index: no allocation has a byte for every pair of tokens."""
     if tiny.longest is not None:
@@ -239,7 +272,7 @@ def test_no_matrix_of_pairs_anywhere(tiny: Tiny) -> None:
         assert max(allocations(lambda: model(**given))) < length**2
 
 
-ONE_GRAPH = """
+PREAMBLE = """
 import sys, warnings
 import torch
 sys.path[:0] = sys.argv[1:]
@@ -247,6 +280,9 @@ from zoo import TINY, inputs
 import relpos.hf
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
+"""
+
+ONE_GRAPH = """
 for name, tiny in TINY.items():
     if "," in name:
         continue
@@ -262,10 +298,61 @@ for name, tiny in TINY.items():
 """
 
 
-def test_one_graph() -> None:
-    """One model of each kind, in a process without run-time checks of shapes: those are not for a graph."""
+def printed(script: str) -> list[str]:
+    """The lines that a script prints in a process without run-time checks of shapes: those are not for a graph."""
     here = Path(__file__).parent
-    command = [sys.executable, "-c", ONE_GRAPH, str(here), str(here.parent)]
+    command = [sys.executable, "-c", PREAMBLE + script, str(here), str(here.parent)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.split("\n")[:-1] == [name for name in TINY if "," not in name]
+    return run.stdout.split("\n")[:-1]
+
+
+def test_one_graph() -> None:
+    """One model of each kind."""
+    assert printed(ONE_GRAPH) == [name for name in TINY if "," not in name]
+
+
+DECODE = """
+import transformers as hf
+from zoo import BOTH, DECODER
+for name, tiny in TINY.items():
+    if tiny.kind not in (BOTH, DECODER) or "," in name:
+        continue
+    torch.compiler.reset()
+    graphs = []
+    model, given = tiny.model(), inputs(tiny, 2, 9, "left")
+    ids, mask = given["input_ids"], given["attention_mask"]
+    with torch.no_grad():
+        if tiny.kind == BOTH:
+            said = torch.randint(3, 61, (2, 9))
+            want = model(**given | {"decoder_input_ids": said}).logits
+        else:
+            said, want = ids, model(**given).logits
+        relpos.hf.patch(model)
+        def backend(graph, example):
+            graphs.append(graph)
+            return graph.forward
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+        config = model.config.get_text_config(decoder=True)
+        cache = hf.StaticCache(config=config, max_cache_len=12)
+        if tiny.kind == BOTH:
+            cache = hf.EncoderDecoderCache(cache, hf.StaticCache(config=config, max_cache_len=9))
+            encoded = model.encoder(input_ids=ids, attention_mask=mask)
+        def run(what, start, stop):
+            if tiny.kind == BOTH:
+                texts = {"encoder_outputs": encoded, "attention_mask": mask, "decoder_input_ids": said[:, start:stop]}
+            else:  # a mask as long as the cache, as generate() gives it: one of a growing length would be another shape
+                seen = torch.nn.functional.pad(mask, (0, 3))
+                texts = {"input_ids": said[:, start:stop], "attention_mask": seen}
+            return what(**texts, cache=cache, use_cache=True).logits
+        found = [run(model, 0, 4)] + [run(compiled, step, step + 1) for step in range(4, 9)]
+    shown = torch.ones(2, 9, dtype=torch.bool) if tiny.kind == BOTH else mask.bool()
+    torch.testing.assert_close(torch.cat(found, 1)[shown], want[shown], rtol=0, atol=2e-5)
+    print(name, len(graphs))
+"""
+
+
+def test_k13_a_decode_step_is_one_graph() -> None:
+    """The bias of a static cache grew with the steps: 5 steps, recorded once, equal one pass of transformers."""
+    decoders = [name for name, tiny in TINY.items() if tiny.kind != "encoder" and "," not in name]
+    assert printed(DECODE) == [f"{name} 1" for name in decoders]

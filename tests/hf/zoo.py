@@ -66,67 +66,51 @@ def t5(config: type, model: type, **options: Any) -> Callable[[], nn.Module]:
     )
 
 
+#: What all models of the DeBERTa families here have in common.
+DEBERTA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": LAYERS,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "type_vocab_size": 0,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "num_labels": 7,
+}
+
+
 def deberta_v2(**options: Any) -> Callable[[], nn.Module]:
     """DeBERTa v2 or v3 for token classification: logits for every token."""
-    defaults = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": LAYERS,
-        "intermediate_size": 48,
-        "max_position_embeddings": 32,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "position_buckets": 8,
-        "max_relative_positions": -1,
-        "pos_att_type": ["p2c", "c2p"],
-        "norm_rel_ebd": "layer_norm",
-        "share_att_key": True,
-        "type_vocab_size": 0,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "num_labels": 7,
-    }
-    return lambda: hf.DebertaV2ForTokenClassification(hf.DebertaV2Config(**defaults | options))
+    v3 = {"position_buckets": 8, "max_relative_positions": -1, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+    return lambda: hf.DebertaV2ForTokenClassification(hf.DebertaV2Config(**DEBERTA | v3 | options))
 
 
 def deberta(**options: Any) -> Callable[[], nn.Module]:
     """DeBERTa v1 for token classification; distances share a row from 9 on."""
+    return lambda: hf.DebertaForTokenClassification(
+        hf.DebertaConfig(**DEBERTA | {"max_relative_positions": 9} | options)
+    )
+
+
+def mpnet(**options: Any) -> Callable[[], nn.Module]:
+    """MPNet for token classification; its absolute positions end past every length tried here."""
     defaults = {
         "vocab_size": VOCABULARY,
         "hidden_size": WIDTH,
         "num_attention_heads": HEADS,
         "num_hidden_layers": LAYERS,
         "intermediate_size": 48,
-        "max_position_embeddings": 32,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "max_relative_positions": 9,
-        "pos_att_type": ["c2p", "p2c"],
-        "type_vocab_size": 0,
+        "max_position_embeddings": 5100,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "num_labels": 7,
     }
-    return lambda: hf.DebertaForTokenClassification(hf.DebertaConfig(**defaults | options))
-
-
-def mpnet(**options: Any) -> Callable[[], nn.Module]:
-    """MPNet for token classification; its absolute positions end past every length tried here."""
-    return lambda: hf.MPNetForTokenClassification(
-        hf.MPNetConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_attention_heads=HEADS,
-            num_hidden_layers=LAYERS,
-            intermediate_size=48,
-            max_position_embeddings=5100,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            num_labels=7,
-            **options,
-        )
-    )
+    return lambda: hf.MPNetForTokenClassification(hf.MPNetConfig(**defaults | options))
 
 
 class Speech(hf.Wav2Vec2BertForCTC):
@@ -213,7 +197,7 @@ TINY: dict[str, Tiny] = {
     "deberta v2, no buckets": Tiny(deberta_v2(position_buckets=-1, max_relative_positions=9), ENCODER, 3),
     "deberta v1": Tiny(deberta(), ENCODER, 3),
     "deberta v1, p2p in the list": Tiny(deberta(pos_att_type=["p2c", "p2p"]), ENCODER, 3),
-    "mpnet": Tiny(mpnet(), ENCODER, 3, pad=1),
+    "mpnet": Tiny(mpnet(), ENCODER, 4, pad=1),
     "wav2vec2-bert": Tiny(wav2vec2_bert(), ENCODER, 2),
     "bloom": Tiny(bloom, DECODER, 2),
     "mpt": Tiny(mpt(), DECODER, 4),

@@ -5,12 +5,29 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from relpos import functional
+from relpos.hf.patched import Options
 from relpos.positions import Positions
 from relpos.schemes.alibi import ALiBi
 from relpos.terms import DistanceBias, KeyBias, Term
+
+
+def bias(
+    options: Options,
+    alibi: Tensor,
+    heads: int,
+    key: Float[Tensor, "B G Tk D"],
+    mask: Tensor | None,
+    scale: float = 1.0,
+) -> Term:
+    """The bias of a model that rounds its own, `alibi`, at the precision that was asked for."""
+    batch, _, keys, _ = key.shape
+    if options.precision == "model":
+        return of_model(alibi, mask, batch, keys, scale)
+    return exact(heads, mask, keys, key.device, scale)
 
 
 def of_model(alibi: Tensor, mask: Tensor | None, batch: int, keys: int, scale: float = 1.0) -> KeyBias:

@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.bloom import modeling_bloom
 
-from relpos.hf import alibi as alibi_terms
+from relpos.hf.alibi import bias
 from relpos.hf.attend import attend
 from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
-from relpos.terms import Term
 
 MASKS.add(modeling_bloom.BloomModel)
 
@@ -41,16 +40,12 @@ class BloomAttention(Patched, modeling_bloom.BloomAttention):
         start = seen(layer_past, self.layer_idx)
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
-        if self.relpos_options.precision == "model":
-            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2])
-        else:
-            bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device)
         output, weights = attend(
             self,
             query,
             key,
             value,
-            [bias],
+            [bias(self.relpos_options, alibi, self.num_heads, key, attention_mask)],
             mask=attention_mask,
             scale=self.inv_norm_factor,
             is_causal=True,

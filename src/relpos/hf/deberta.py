@@ -12,7 +12,7 @@ from transformers.models.deberta import modeling_deberta
 
 from relpos import errors, functional
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -73,6 +73,10 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
 
     def _heads(self: Any, x: Float[Tensor, "*R E"]) -> Float[Tensor, "H R D"]:
         return split_heads(x.view(1, -1, self.all_head_size), self.attention_head_size)[0]
+
+
+class DebertaEmbeddings(DisentangledEmbeddings, modeling_deberta.DebertaEmbeddings):
+    """The embeddings below it."""
 
 
 class DebertaEncoder(DisentangledEncoder, modeling_deberta.DebertaEncoder):

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
-from relpos import functional
+from relpos import errors, functional
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -31,6 +31,14 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
     ) -> tuple[Tensor, Tensor | None]:
         """As the class that this one replaces."""
         refuse_distances(relative_pos)
+        if query_states is not None and query_states.shape[1] != hidden_states.shape[1]:
+            queries, keys = query_states.shape[1], hidden_states.shape[1]
+            raise errors.value(
+                "DisentangledSelfAttention",
+                f"query_states of {queries} tokens with {keys} keys",
+                "as many queries as keys: nothing says where fewer stand",
+                f"relpos.attention takes positions=Positions.arange({queries}, {keys}, query_start=...).",
+            )
         query, key, value = (
             split_heads(project(x), self.attention_head_size)
             for project, x in (
@@ -68,6 +76,10 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
             project = self.query_proj if self.share_att_key else self.pos_query_proj
             terms.append(KeyDistance(*distance_table(project, embeddings, row, tokens, self.attention_head_size)))
         return terms
+
+
+class DebertaV2Embeddings(DisentangledEmbeddings, modeling_deberta_v2.DebertaV2Embeddings):
+    """The embeddings below it."""
 
 
 class DebertaV2Encoder(DisentangledEncoder, modeling_deberta_v2.DebertaV2Encoder):

@@ -1,18 +1,44 @@
-"""What the DeBERTa families share: tables by distance, and a stack that makes no matrix of pairs or masks."""
+"""What the DeBERTa families share: embeddings, tables by distance, and a stack that makes no matrix of pairs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from relpos import errors
 from relpos.hf import kept
+from relpos.hf.absolute import refuse_past_table
 from relpos.hf.attend import split_heads
 from relpos.hf.patched import Patched
 from relpos.terms import RowOf
+
+
+class DisentangledEmbeddings(Patched):
+    """Embeddings of tokens and, by `position_biased_input`, of their places."""
+
+    @classmethod
+    def why_not(cls, module: Any) -> str | None:
+        """What has no end is left as it is; what `talking_head` leaves alone stays whole."""
+        if module.position_embeddings is None:
+            return "it adds no positions"
+        return "talking_head mixes the scores of heads" if getattr(module.config, "talking_head", False) else None
+
+    def forward(
+        self: Any,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Int[Tensor, "... T"] | None = None,
+        mask: Tensor | None = None,
+        inputs_embeds: Float[Tensor, "B T E"] | None = None,
+    ) -> Float[Tensor, "B T E"]:
+        """As the class that this one replaces, up to the end of its table."""
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is not None:
+            refuse_past_table(self, given, position_ids)
+        return self.replaces.forward(self, input_ids, token_type_ids, position_ids, mask, inputs_embeds)  # type: ignore[no-any-return]
 
 
 class DisentangledEncoder(Patched):

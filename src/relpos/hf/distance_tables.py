@@ -39,8 +39,7 @@ def load_relative_key(model: Model, path: str | Path) -> Model:
     Raises: TypeError for anything but a module; ValueError for a model or a checkpoint without tables, and for tables
         that do not fit. A longer input than the table has distances for is a ValueError in the call.
     """
-    if not isinstance(model, nn.Module):
-        raise errors.wrong_type(CALL, f"model of {type(model).__name__}", "a torch.nn.Module", "pass the model itself.")
+    errors.module(CALL, model)
     from relpos.hf.relative_key import ATTENTION  # five modeling files, which who loads no such model need not import
 
     bodies = _bodies(model)

@@ -9,11 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.falcon import modeling_falcon
 
-from relpos.hf import alibi as alibi_terms
+from relpos.hf.alibi import bias
 from relpos.hf.attend import attend
 from relpos.hf.caches import seen
 from relpos.hf.patched import MASKS, Patched
-from relpos.terms import Term
 
 MASKS.add(modeling_falcon.FalconModel)
 
@@ -48,16 +47,12 @@ class FalconAttention(Patched, modeling_falcon.FalconAttention):
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         is_matrix = attention_mask is not None and attention_mask.dim() == 4
-        if self.relpos_options.precision == "model":
-            bias: Term = alibi_terms.of_model(alibi, attention_mask, len(query), key.shape[2], self.inv_norm_factor)
-        else:
-            bias = alibi_terms.exact(self.num_heads, attention_mask, key.shape[2], key.device, self.inv_norm_factor)
         output, weights = attend(
             self,
             query,
             key,
             value,
-            [bias],
+            [bias(self.relpos_options, alibi, self.num_heads, key, attention_mask, self.inv_norm_factor)],
             mask=_shown(attention_mask) if attention_mask is not None and is_matrix else attention_mask,
             scale=self.inv_norm_factor,
             is_causal=True,

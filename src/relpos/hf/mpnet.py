@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.models.mpnet import modeling_mpnet
 
 from relpos import errors
 from relpos.functional.tables import lookup
+from relpos.hf.absolute import refuse_past_table
 from relpos.hf.attend import attend, split_heads
 from relpos.hf.patched import MASKS, Patched
 from relpos.terms import DistanceBias
@@ -18,6 +19,23 @@ from relpos.terms import DistanceBias
 MASKS.add(modeling_mpnet.MPNetModel)
 #: From this distance on the last bucket of a side is all there is: the `max_distance` of transformers' own function.
 REACH = 128
+
+
+class MPNetEmbeddings(Patched, modeling_mpnet.MPNetEmbeddings):
+    """Embeddings of tokens and of their places, which are counted without padding."""
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        position_ids: Int[Tensor, "... T"] | None = None,
+        inputs_embeds: Float[Tensor, "B T E"] | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "B T E"]:
+        """As the class that this one replaces, up to the end of its table."""
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is not None:
+            refuse_past_table(self, given, position_ids)
+        return super().forward(input_ids, position_ids, inputs_embeds, **options)  # type: ignore[no-any-return]
 
 
 class MPNetSelfAttention(Patched, modeling_mpnet.MPNetSelfAttention):

@@ -34,7 +34,7 @@ def patch(model: Model, backend: str = "auto", precision: str = "model") -> Mode
     Raises: TypeError for anything but a module; ValueError for an unknown backend or precision, and for a model
         whose configuration asks for all attention probabilities in every call.
     """
-    _check(model, "relpos.hf.patch")
+    errors.module("relpos.hf.patch", model)
     if backend != "auto" and backend not in backends.BACKENDS:
         raise errors.unknown_name("relpos.hf.patch", "backend", backend, ["auto", *backends.BACKENDS])
     if precision not in PRECISIONS:
@@ -58,7 +58,7 @@ def restore(model: Model) -> Model:
 
     Raises: TypeError for anything but a module. A model that was not patched stays as it is.
     """
-    _check(model, "relpos.hf.restore")
+    errors.module("relpos.hf.restore", model)
     for module in model.modules():
         if "relpos_implementation" in vars(module):
             _config(module)._attn_implementation = vars(module).pop("relpos_implementation")
@@ -67,11 +67,6 @@ def restore(model: Model) -> Model:
             del module.relpos_options
     kept.forget(model)
     return model
-
-
-def _check(model: object, call: str) -> None:
-    if not isinstance(model, nn.Module):
-        raise errors.wrong_type(call, f"model of {type(model).__name__}", "a torch.nn.Module", "pass the model itself.")
 
 
 def _config(module: nn.Module) -> Any:

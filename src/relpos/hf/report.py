@@ -53,10 +53,7 @@ def summary(model: nn.Module) -> Summary:
 
     Raises: TypeError for anything but a module.
     """
-    if not isinstance(model, nn.Module):
-        raise errors.wrong_type(
-            "relpos.hf.summary", f"model of {type(model).__name__}", "a torch.nn.Module", "pass the model itself."
-        )
+    errors.module("relpos.hf.summary", model)
     rows: dict[tuple[str, str | None, str | None], list[str]] = {}
     for name, module in model.named_modules():
         key: tuple[str, str | None, str | None]
