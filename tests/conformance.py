@@ -35,6 +35,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"num_buckets": None, "max_distance": 6},
         {"num_buckets": 4, "max_distance": 10, "parts": ("c2p", "p2c", "p2p")},
     ],
+    "fire": [{"initial_threshold": 3.0, "width": 5}],
     "rope": [{"layout": "interleaved"}, {"rotary_dim": 4, "base": 100.0}],
 }
 
@@ -42,6 +43,8 @@ Built = tuple[str, dict[str, object]]
 ALL: list[Built] = [(name, options) for name in SCHEMES for options in [{}, *VARIANTS.get(name, [])]]
 RELATIVE = [built for built in ALL if SCHEMES[built[0]].encodes != "position"]
 ABSOLUTE = [built for built in ALL if SCHEMES[built[0]].encodes == "position"]
+#: FIRE interpolates by the query's own position: true positions matter, and not only distances.
+INVARIANT = [built for built in RELATIVE if built[0] != "fire"]
 DISTANCE = [built for built in ALL if SCHEMES[built[0]].encodes == "distance"]
 
 

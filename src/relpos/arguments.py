@@ -12,7 +12,7 @@ from relpos import errors
 from relpos.positions import Positions
 from relpos.schemes.absolute import Absolute, refuse_in_attention
 from relpos.schemes.scheme import Scheme
-from relpos.terms import DistanceGain, KeyBias, KeyDistance, QueryDistance, Rotation, Term, ValueDistance
+from relpos.terms import DistanceGain, KeyBias, KeyDistance, PairBias, QueryDistance, Rotation, Term, ValueDistance
 
 CALL = "attention"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -163,9 +163,11 @@ def split_terms(scheme: object) -> tuple[object, list[Term]]:
 
 
 def check_given(query: Tensor, terms: Sequence[Term]) -> None:
-    """Terms from the caller: tables of as many heads as the query, as wide as it, on its device."""
+    """Terms from the caller: tables of as many heads as the query, as wide as it, on its device; whole functions."""
     heads, width = query.shape[1], query.shape[3]
     for term in terms:
+        if isinstance(term, PairBias):
+            _check_pair_bias(query, term)
         if isinstance(term, QueryDistance | KeyDistance | DistanceGain | ValueDistance):
             shape, name = list(term.table.shape), type(term).__name__
             per_head = isinstance(term, DistanceGain) or len(shape) == 3
@@ -178,6 +180,29 @@ def check_given(query: Tensor, terms: Sequence[Term]) -> None:
                 raise errors.value(
                     CALL, f"{name} on {term.table.device} with query on {query.device}", "one device", "move the table."
                 )
+
+
+def _check_pair_bias(query: Tensor, term: PairBias) -> None:
+    """Tensors on the query's device, and every tensor that learns among them."""
+    for tensor in term.tensors:
+        if not isinstance(tensor, Tensor):
+            raise errors.wrong_type(
+                CALL, f"PairBias with tensors of {type(tensor).__name__}", "tensors", "keep settings in the function."
+            )
+        if tensor.device != query.device:
+            raise errors.value(
+                CALL, f"PairBias on {tensor.device} with query on {query.device}", "one device", "move its tensors."
+            )
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        place = torch.zeros(1, dtype=torch.int64, device=query.device)
+        alone = PairBias(term.values, tuple(tensor.detach() for tensor in term.tensors))
+        if alone.between(place, place, query.shape[1], torch.promote_types(query.dtype, torch.float32)).requires_grad:
+            raise errors.value(
+                CALL,
+                "PairBias whose function reads a tensor that wants a gradient and is not in its tensors",
+                "every such tensor in tensors",
+                "take it as an argument of the function: its gradient would be lost.",
+            )
 
 
 def check_devices(query: Tensor, schemes: Sequence[Scheme]) -> None:

@@ -21,7 +21,7 @@ class RelativeBias(nn.Module):
 
     Args:
         num_heads: heads H.
-        mode: a scheme whose bias is one number for each head and distance: "t5", "alibi", "shaw_bias".
+        mode: a scheme whose bias is one number for each head and pair: "t5", "alibi", "shaw_bias", "fire".
         options: its further arguments, as in `relpos.make`.
 
     State: `scheme.*`, the tables of the scheme.

@@ -1,6 +1,6 @@
 """What a scheme may add to attention. A scheme returns terms; a backend computes them; neither knows the other.
 
-    score  = scale * (content + query x distance + key x distance) + distance bias + key bias
+    score  = scale * (content + query x distance + key x distance) + distance bias + key bias + pair bias
     output = softmax(score) @ (value + value x distance)
 
 where content is the product of rotated query and key, times the gain of their distance. `d = key - query`
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relpos import functional
+from relpos import errors, functional
 from relpos.functional.tables import lookup
 
 RowOf = Callable[[Int[Tensor, "*shape"]], Int[Tensor, "*shape"]]
@@ -88,6 +88,36 @@ class KeyBias:
 
 
 @dataclass(frozen=True, eq=False)
+class PairBias:
+    """Adds `b[h, i, j]` to the score, a number for each head and pair of positions i and j, unscaled.
+
+    `values(query, key, dtype, *tensors)` takes int64 positions whose shapes broadcast to that of the pairs
+    (`[*b, Tq, 1]` and `[*b, 1, Tk]`) and returns `[H, *b, Tq, Tk]`, computed in `dtype`. It is called for some queries
+    and keys at a time, again in the backward pass, and for pairs that are hidden, so it is the same function each time
+    and finite everywhere. Whatever of it learns stands in `tensors`: it has no other gradient.
+    """
+
+    values: Callable[..., Float[Tensor, "H *pairs"]]
+    tensors: tuple[Tensor, ...] = ()
+
+    def between(
+        self, query: Int[Tensor, "*b Tq"], key: Int[Tensor, "*c Tk"], heads: int, dtype: torch.dtype
+    ) -> Float[Tensor, "H *d Tq Tk"]:
+        """The numbers of all pairs of these positions."""
+        query, key = query[..., :, None], key[..., None, :]
+        values = self.values(query, key, dtype, *self.tensors)
+        shape = (heads, *torch.broadcast_shapes(query.shape, key.shape))
+        if values.shape != shape:
+            raise errors.value(
+                "attention",
+                f"PairBias whose values have shape {list(values.shape)}",
+                f"{list(shape)}: heads, then the pairs",
+                f"return one number for each of {heads} heads and each pair of positions.",
+            )
+        return values
+
+
+@dataclass(frozen=True, eq=False)
 class QueryDistance:
     """Adds `query_i . table[h, row(d)]` to the product, before the scale."""
 
@@ -120,4 +150,4 @@ class ValueDistance:
     row: RowOf
 
 
-Term = Rotation | DistanceBias | KeyBias | QueryDistance | KeyDistance | DistanceGain | ValueDistance
+Term = Rotation | DistanceBias | KeyBias | PairBias | QueryDistance | KeyDistance | DistanceGain | ValueDistance

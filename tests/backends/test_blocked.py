@@ -24,7 +24,8 @@ from relpos.backends.blocked import part, scratch
 from relpos.schemes import Scheme
 
 #: What only this backend computes.
-CONTENT = [built for built in RELATIVE if built[0] in ("shaw", "huang", "deberta")]
+CONTENT = [built for built in RELATIVE if built[0] in ("shaw", "huang", "deberta", "fire")]
+FIRE = ("fire", {"initial_threshold": 3.0, "width": 5})
 LENGTHS = [1, 7, 21, 129, 200, 257]
 
 
@@ -117,7 +118,7 @@ def test_float32_is_as_near_as_its_rounding(built: Built, layout: str, native: s
 
 @layouts
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 4})], ids=name_of)
+@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 4}), FIRE], ids=name_of)
 def test_low_precision_is_rounded_once(built: Built, layout: str, dtype: torch.dtype, blocks: None) -> None:
     more, call = EVERY_LAYOUT[layout]
     inputs = tensors(query_len=70, key_len=70 + more, dtype=dtype)
@@ -148,6 +149,7 @@ def test_everything_adds_up(layout: str, batch: int, blocks: None) -> None:
         [shaw, huang, deberta, relpos.ALiBi(HEADS), by_key],
         [gain, channels, rope, shaw],
         [gain, build(("huang", {}))],
+        [build(FIRE), build(("fire", {})), rope, shaw, by_key, build(("t5", {"scale": None}))],
     ]
     for schemes in lists:
         got, expected = (run(b, inputs, schemes, {**call(70), "scale": 0.3}) for b in ("blocked", "reference"))
@@ -186,7 +188,7 @@ def test_garbage_that_nobody_sees_stays_out(built: Built, native: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["all", "causal", "left padding", "mask"])
-@pytest.mark.parametrize("built", [("nope", {}), ("shaw", {}), ("deberta", {}), ("huang", {"method": 3})], ids=name_of)
+@pytest.mark.parametrize("built", [("nope", {}), ("shaw", {}), ("deberta", {}), ("huang", {"method": 3}), FIRE], ids=name_of)
 def test_dropout_is_one_mask_for_output_and_gradients(built: Built, layout: str, blocks: None) -> None:
     """The mask is read off with values that are the unit matrix; then everything is computed from it, dense."""
     scheme, p, call = build(built), 0.3, EVERY_LAYOUT[layout][1](60)
@@ -226,17 +228,18 @@ def training_step(length: int, built: Built, heads: int = 1, **call: object) -> 
     [{}, {"is_causal": True}, {"key_mask": torch.arange(4096)[None] % 7 > 0}, {"dropout_p": 0.1}],
     ids=["all", "causal", "holes", "dropout"],
 )
-@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 1})], ids=name_of)
+@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 1}), ("fire", {})], ids=name_of)
 def test_no_tensor_of_all_pairs_is_ever_made(built: Built, call: dict[str, object], native: str) -> None:
     # In bytes: the scores would be four times as many. The twin's indices of a block are an eighth of that.
     scratch.SCRATCH.kept.clear()
     assert max(allocations(training_step(4096, built, **call))) <= 4096 * 4096
 
 
-def test_memory_grows_with_the_length() -> None:
+@pytest.mark.parametrize("built", [("deberta", {"num_buckets": 4, "max_distance": 10}), FIRE], ids=name_of)
+def test_memory_grows_with_the_length(built: Built) -> None:
     def peak(length: int) -> int:
         scratch.SCRATCH.kept.clear()
-        step = training_step(length, ("deberta", {"num_buckets": 4, "max_distance": 10}), heads=2)
+        step = training_step(length, built, heads=2)
         return max(itertools.accumulate(allocations(step)))
 
     assert peak(16384) <= 4.5 * peak(4096)

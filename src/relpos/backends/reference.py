@@ -13,7 +13,16 @@ from torch.nn import functional as F
 
 from relpos.backends.call import Call, wide
 from relpos.functional.tables import lookup
-from relpos.terms import DistanceBias, DistanceGain, KeyBias, KeyDistance, QueryDistance, Rotation, ValueDistance
+from relpos.terms import (
+    DistanceBias,
+    DistanceGain,
+    KeyBias,
+    KeyDistance,
+    PairBias,
+    QueryDistance,
+    Rotation,
+    ValueDistance,
+)
 
 
 def why_not(call: Call) -> list[str]:
@@ -71,6 +80,9 @@ def _scores(call: Call, visible: Bool[Tensor, "b h Tq Tk"] | None, dtype: torch.
             products = products + (values if values.dim() == 3 else values.transpose(0, 1))
         elif isinstance(term, KeyBias):
             products = products + _key_bias(term, query, visible)
+        elif isinstance(term, PairBias):
+            values = term.between(call.positions.query, call.positions.key, query.shape[1], dtype)
+            products = products + (values if values.dim() == 3 else values.transpose(0, 1))
     return products
 
 

@@ -5,6 +5,7 @@ import inspect
 from relpos import errors
 from relpos.schemes.alibi import ALiBi
 from relpos.schemes.deberta import Disentangled
+from relpos.schemes.fire import FIRE
 from relpos.schemes.huang import Huang
 from relpos.schemes.learned import LearnedAbsolute
 from relpos.schemes.nope import NoPE
@@ -17,6 +18,7 @@ from relpos.schemes.t5 import T5Bias
 
 __all__ = [
     "SCHEMES",
+    "FIRE",
     "ALiBi",
     "Disentangled",
     "Huang",

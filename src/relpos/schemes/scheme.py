@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from relpos import errors
 from relpos.positions import Positions
-from relpos.terms import DistanceBias, Term
+from relpos.terms import DistanceBias, PairBias, Term
 
 #: Public short name -> class, filled by the subclasses as they are defined.
 SCHEMES: dict[str, type[Scheme]] = {}
@@ -79,7 +79,7 @@ class Scheme(nn.Module, ABC):
     def bias(
         self, query_len: int, key_len: int | None = None, query_start: int | Tensor | None = None
     ) -> Float[Tensor, "*b H Tq Tk"]:
-        """The dense picture `[H, Tq, Tk]` of a scheme whose score depends on the distance alone.
+        """The dense picture `[H, Tq, Tk]` of a scheme that adds a number for each head and pair of positions.
 
         Args:
             query_len, key_len, query_start: as in `Positions.arange`; without a start, the last query stands at the
@@ -93,17 +93,22 @@ class Scheme(nn.Module, ABC):
         """
         positions = Positions.arange(query_len, key_len, query_start).to(self.device)
         terms = self.terms(positions)
-        biases = [term for term in terms if isinstance(term, DistanceBias)]
+        biases = [term for term in terms if isinstance(term, (DistanceBias, PairBias))]
         if not biases or len(biases) < len(terms):
             raise errors.value(
                 f"{type(self).__name__}.bias",
-                "a scheme whose effect is not one number for each head and distance",
-                "shaw_bias, t5, alibi and the like",
+                "a scheme whose effect is not one number for each head and pair of positions",
+                "shaw_bias, t5, alibi, fire and the like",
                 "call relpos.attention_weights to see what this scheme does to real queries and keys.",
             )
         tables = [table.dtype for table in self.parameters()]
         dtype = functools.reduce(torch.promote_types, tables, torch.float32)
-        dense = sum(term.values(positions.distance(), dtype) for term in biases)
+        dense = sum(
+            term.values(positions.distance(), dtype)
+            if isinstance(term, DistanceBias)
+            else term.between(positions.query, positions.key, self.num_heads or 1, dtype)
+            for term in biases
+        )
         assert isinstance(dense, Tensor)
         return dense if dense.dim() == 3 else dense.transpose(0, 1)
 

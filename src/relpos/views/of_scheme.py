@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from relpos import errors
@@ -16,6 +16,7 @@ from relpos.terms import (
     DistanceBias,
     DistanceGain,
     KeyDistance,
+    PairBias,
     QueryDistance,
     Rotation,
     RowOf,
@@ -28,6 +29,8 @@ from relpos.views.view import Heat, Line, Lines, Note, Run, Steps, View
 LENGTH, POSITIONS, REACH = 32, 64, 128
 #: A heat map of more cells is neither drawn in a useful time nor read.
 MOST_CELLS = 200_000
+#: Where the queries stand whose pair biases are shown: with few keys before them, and with many.
+PLACES = (128, 8192)
 DISTANCE = "distance (key - query)"
 _Vectors = QueryDistance | KeyDistance | ValueDistance
 _MEETS: dict[type, str] = {QueryDistance: "meets queries", KeyDistance: "meets keys", ValueDistance: "added to values"}
@@ -86,6 +89,8 @@ def _term_views(scheme: Scheme, term: Term, terms: tuple[Term, ...], reach: int)
     if isinstance(term, DistanceBias):
         lines = _by_head("Bias against distance", "bias", distance, term.values(distance, torch.float32))
         return [lines, *([] if term.row is None else [_steps(term.row, reach)])]
+    if isinstance(term, PairBias):
+        return [_pair_bias(term, scheme.num_heads or 1, place, distance) for place in PLACES]
     if isinstance(term, DistanceGain):
         table, of = (term.table, "") if term.table.dim() == 2 else (term.table.mean(-1), ", mean over channels")
         title = f"Gain of the content score against distance{of}"
@@ -97,6 +102,11 @@ def _term_views(scheme: Scheme, term: Term, terms: tuple[Term, ...], reach: int)
     if isinstance(term, Rotation):
         return _rotation(term, scheme.head_dim or 2 * len(term.inv_freq), reach)
     return []
+
+
+def _pair_bias(term: PairBias, heads: int, place: int, distance: Int[Tensor, " n"]) -> Lines:
+    values = term.between(torch.tensor([place]), place + distance, heads, torch.float32)[:, 0]
+    return _by_head(f"Bias against distance, query at position {place:,}", "bias", distance, values)
 
 
 def _by_head(title: str, value: str, distance: Tensor, numbers: Float[Tensor, "H n"]) -> Lines:

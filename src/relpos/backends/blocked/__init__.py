@@ -15,8 +15,9 @@ from torch import Tensor
 from relpos.backends.blocked import tables
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.operator import blocked_attention
+from relpos.backends.blocked.pair_bias import PairBiases
 from relpos.backends.call import Call
-from relpos.terms import KeyBias, KeyDistance, QueryDistance, Rotation, ValueDistance
+from relpos.terms import KeyBias, KeyDistance, PairBias, QueryDistance, Rotation, ValueDistance
 
 #: Distances that a table of rows may span.
 SPAN = 2**24
@@ -28,6 +29,8 @@ def why_not(call: Call) -> list[str]:
         return [f"tensors are on {call.query.device}, and its kernel runs on the CPU"]
     if 0 in call.query.shape or 0 in call.key.shape or 0 in call.value.shape:
         return ["there are no queries, no keys or no channels"]
+    if _pair_biases(call) and any(type(x) not in (Tensor, torch.nn.Parameter) for x in call[:3]):
+        return ["a pair bias is a function, and tensors of another kind want an operator"]
     if isinstance(call.positions.offset, int) or not _needs_distance(call):
         return []
     if torch.compiler.is_compiling():
@@ -77,16 +80,17 @@ def run(call: Call) -> Float[Tensor, "B H Tq Dv"]:
         ahead=ahead,
         scale=call.scale,
         dropout_p=call.dropout_p,
+        pair_bias=_pair_bias(call),
     )
     return blocked_attention(inputs)
 
 
 def _needs_distance(call: Call) -> bool:
-    """Whether anything but a rotation asks how far apart two tokens are."""
+    """Whether anything asks how far apart two tokens are, and not only where each is."""
     return (
         call.is_causal
         or call.window is not None
-        or any(not isinstance(term, (Rotation, KeyBias)) for term in call.terms)
+        or any(not isinstance(term, (Rotation, KeyBias, PairBias)) for term in call.terms)
     )
 
 
@@ -101,6 +105,15 @@ def _distances(call: Call) -> tuple[int, int]:
     else:
         low = high = positions.offset or 0
     return low + 1 - query_len, high - low + query_len + key_len - 1
+
+
+def _pair_bias(call: Call) -> PairBiases | None:
+    terms = _pair_biases(call)
+    return PairBiases(terms, _by_row(call.positions.query), _by_row(call.positions.key)) if terms else None
+
+
+def _pair_biases(call: Call) -> tuple[PairBias, ...]:
+    return tuple(term for term in call.terms if isinstance(term, PairBias))
 
 
 def _by_row(positions: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 from relpos._native import Block, chosen
 from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Gradients, Inputs
+from relpos.backends.blocked.pair_bias import PairGradients
 from relpos.backends.blocked.pairs import without_unseen
 from relpos.backends.blocked.part import Part, multiply, parts, products
 from relpos.backends.blocked.scratch import SCRATCH
@@ -37,8 +38,9 @@ def backward(
     output: Float[Tensor, "B H Tq Dv"],
     logsumexp: Float[Tensor, "B H Tq"],
     inputs: Inputs,
+    of_pairs: PairGradients | None = None,
 ) -> Gradients:
-    """Gradients of everything that may have one, in the dtypes of the inputs."""
+    """Gradients of everything that may have one, in the dtypes of the inputs; those of a pair bias in `of_pairs`."""
     given = inputs
     inputs, blind = without_unseen(inputs)
     if blind is not None:
@@ -50,7 +52,7 @@ def backward(
     grads = Gradients.zeros(given)
     number = 0
     for part in parts(inputs, dtype):
-        sums = _Sums(part, grads)
+        sums = _Sums(part, grads, of_pairs)
         of_output = grad_output[part.rows, part.heads].to(dtype)
         for tile in part.tiles:
             places = (part.rows, part.heads, tile.query_rows)
@@ -64,8 +66,8 @@ def backward(
 class _Sums:
     """What the blocks of a part add up, before it is written to where it belongs."""
 
-    def __init__(self, part: Part, grads: Gradients) -> None:
-        self.part, self.grads = part, grads
+    def __init__(self, part: Part, grads: Gradients, of_pairs: PairGradients | None) -> None:
+        self.part, self.grads, self.of_pairs = part, grads, of_pairs
         self.key, self.value = (torch.zeros(x.shape, dtype=part.dtype) for x in (part.key, part.value))
         self.by_key = None if grads.key_table is None else part.room_by_key("of_by_key").zero_()
 
@@ -154,6 +156,8 @@ def _add_biases(part: Part, tile: Tile, sums: _Sums, block: Block) -> None:
     grads, rows, of_scores = sums.grads, part.area.table_rows, block.scores
     if grads.key_bias is not None:
         add_over_rows(grads.key_bias, part.rows, part.heads, tile.key_rows, of_scores.sum(2))
+    if sums.of_pairs is not None:
+        sums.of_pairs.add(of_scores, part.rows, tile.query_rows, tile.key_rows)
     if grads.bias is not None:
         _add_bias(grads.bias[part.heads], block, part.start(tile))
     if grads.query_table is not None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relpos.backends.blocked.pair_bias import PairBiases
 from relpos.backends.call import wide
 
 
@@ -28,6 +29,7 @@ class Inputs(NamedTuple):
         seed: of dropout, one integer.
         least, offset, back, ahead: whole numbers; the band is `Call.band`.
         scale, dropout_p: as in `attention`.
+        pair_bias: of the call's functions; the operator has no such argument.
     """
 
     query: Tensor
@@ -58,6 +60,7 @@ class Inputs(NamedTuple):
     ahead: int
     scale: float
     dropout_p: float
+    pair_bias: PairBiases | None = None
 
     def differentiable(self) -> list[Tensor | None]:
         """What may need a gradient, in the order of `Gradients`."""
@@ -113,3 +116,7 @@ class Gradients(NamedTuple):
         assert key is not None
         assert value is not None
         return cls(query, key, value, *others)
+
+
+#: How many of the inputs are tensors; they come first.
+TENSORS = Inputs._fields.index("least")

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from relpos.backends.blocked.backward import backward
 from relpos.backends.blocked.forward import forward
-from relpos.backends.blocked.inputs import Gradients, Inputs
+from relpos.backends.blocked.function import pair_biased_attention
+from relpos.backends.blocked.inputs import TENSORS, Gradients, Inputs
 from relpos.backends.call import wide
 from relpos.backends.operators import is_recorded, keep, laid_out, no_second_gradient
 
 NAME = "relpos::blocked_attention"
 _KINDS = {"Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "SymInt", "float": "float"}
-ARGUMENTS = ", ".join(f"{_KINDS[kind.__forward_arg__]} {name}" for name, kind in Inputs.__annotations__.items())
-#: How many of the arguments may have a gradient, and how many are tensors; they come first.
-GRADIENTS, TENSORS = len(Gradients._fields), Inputs._fields.index("least")
+ARGUMENTS = ", ".join(f"{_KINDS[kind.__forward_arg__]} {name}" for name, kind in list(Inputs.__annotations__.items())[:-1])
+#: How many of the arguments may have a gradient; they come first.
+GRADIENTS = len(Gradients._fields)
 
 torch.library.define(NAME, f"({ARGUMENTS}) -> (Tensor output, Tensor logsumexp)")
 torch.library.define(
@@ -65,7 +66,9 @@ torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("blocked"
 
 def blocked_attention(inputs: Inputs) -> Tensor:
     """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
+    if inputs.pair_bias is not None:
+        return pair_biased_attention(inputs)
     if is_recorded(inputs):
-        output: Tensor = torch.ops.relpos.blocked_attention(*inputs)[0]
+        output: Tensor = torch.ops.relpos.blocked_attention(*inputs[:-1])[0]
         return output
     return forward(inputs)[0]

@@ -21,6 +21,8 @@ from relpos.backends.tiles import Tile, narrowed, of_rows, tiles
 
 #: Scores held at a time, where several heads or rows of the batch fit: what stays in the caches of two cores.
 SCORES = 2**20
+#: The same with a pair bias, which is made for all heads at once and for all rows of the batch that it serves.
+PAIRED_SCORES = 2**23
 #: Queries a block: products of fewer are slow. Less where a head's scores would be more than `MOST`, but `FEWEST`.
 ROWS, MOST, FEWEST = 512, 2**22, 128
 #: Key heads or rows of the batch at a time, at least: two threads share one sum of values badly.
@@ -121,6 +123,8 @@ class Part:
         scores = self.scores(query, self.key, tile, "scores", self.early)
         if inputs.gain is not None:
             gains.products(self.gained(tile, number), scores)
+        if inputs.pair_bias is not None:
+            inputs.pair_bias.add_to(scores, self.rows, tile.query_rows, tile.key_rows)
         if tile.seen is not None:
             scores.masked_fill_(~tile.seen, -torch.inf)
         hidden = None if pairs is None else pairs.hidden(self.rows, self.heads, tile.query_rows, tile.key_rows)
@@ -231,7 +235,7 @@ def multiply(x: Float[Tensor, "n i c"], y: Float[Tensor, "n c j"], scale: float,
 
 def products(inputs: Inputs) -> torch.dtype:
     """The dtype of products: bfloat16 where the processor has such products and the kernel alone reads them."""
-    others = (inputs.gain, inputs.value_table, inputs.key_bias)
+    others = (inputs.gain, inputs.value_table, inputs.key_bias, inputs.pair_bias)
     if inputs.query.dtype != torch.bfloat16 or inputs.has_numbers or any(x is not None for x in others):
         return wide(inputs.query.dtype)
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
@@ -247,7 +251,7 @@ class Area:
         self.table_rows = Rows(inputs.query_row, inputs.key_row, tables, inputs.size, where)
         self.value_rows = Rows(inputs.value_row, None, (inputs.value_table, None), inputs.size, where)
         keys, band = segment.keys[1] - segment.keys[0], (inputs.back, inputs.ahead)
-        size = max(min(MOST // keys, ROWS), FEWEST)
+        size = FEWEST if inputs.pair_bias is not None else max(min(MOST // keys, ROWS), FEWEST)
         band = band if pairs is None else (UNBOUNDED, UNBOUNDED)
         self.tiles = list(tiles(segment, band, size, whole=False, has_table=True, has_key_bias=True))
         self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
@@ -255,9 +259,10 @@ class Area:
 
 def parts(inputs: Inputs, dtype: torch.dtype) -> Iterator[Part]:
     """All of a call, products in `dtype`: as many batch rows and heads at a time as hold about `SCORES` scores."""
-    shared = inputs.key.shape[1]
+    shared, is_paired = inputs.key.shape[1], inputs.pair_bias is not None
     for area in _areas(inputs):
-        fit = max(SCORES // (area.most_scores * (inputs.query.shape[1] // shared)), PLANES)
+        most = PAIRED_SCORES if is_paired else SCORES
+        fit = max(most // (area.most_scores * (inputs.query.shape[1] // shared)), shared if is_paired else PLANES)
         rows, some = max(fit // shared, 1), min(fit, shared)
         start, stop = area.segment.rows.start, area.segment.rows.stop
         for row in range(start, stop, rows):

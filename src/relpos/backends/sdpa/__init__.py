@@ -16,7 +16,7 @@ from relpos.backends.sdpa.direct import direct
 from relpos.backends.sdpa.inputs import Inputs
 from relpos.backends.sdpa.operator import distance_attention
 from relpos.backends.sdpa.table import distance_table
-from relpos.terms import DistanceBias, KeyBias, Rotation
+from relpos.terms import DistanceBias, KeyBias, PairBias, Rotation
 
 RUNS = (DistanceBias, KeyBias, Rotation)
 
@@ -26,7 +26,9 @@ def why_not(call: Call) -> list[str]:
     reasons = list(flash.why_not())
     if not call.query.is_cpu:
         reasons.append(f"tensors are on {call.query.device}, and its kernels run on the CPU")
-    others = {type(term).__name__ for term in call.terms if not isinstance(term, RUNS)}
+    if any(isinstance(term, PairBias) for term in call.terms):
+        reasons.append("PairBias depends on both positions, not on their distance or key alone")
+    others = {type(term).__name__ for term in call.terms if not isinstance(term, (*RUNS, PairBias))}
     if others:
         reasons.append(f"{' and '.join(sorted(others))} depend on content, not on distance or key alone")
     if call.query.shape[3] != call.value.shape[3]:
