@@ -91,5 +91,5 @@ def _in_blocks(weights: Float[Tensor, "B H T T"], block: int) -> Float[Tensor, "
     """Probabilities as transformers lay them out: of each block of queries, for the keys of three blocks."""
     rest = -weights.shape[-1] % block
     padded = torch.nn.functional.pad(weights, (block, block + rest, 0, rest))
-    pairs = padded.unflatten(2, (-1, block)).unfold(-1, 3 * block, block)
+    pairs: Tensor = padded.unflatten(2, (-1, block)).unfold(-1, 3 * block, block)
     return pairs.diagonal(0, 2, 4).permute(0, 4, 1, 2, 3)
