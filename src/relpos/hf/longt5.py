@@ -78,7 +78,7 @@ class LongT5TransientGlobalAttention(Patched, modeling_longt5.LongT5TransientGlo
     @classmethod
     def why_not(cls, module: Any) -> str | None:
         """Its keys are not tokens alone."""
-        return f"its tokens also see sums of {module.global_block_size} tokens, whose distances count in blocks"
+        return f"its tokens also see sums of {module.global_block_size} tokens, which stand at no position"
 
 
 def _tokens(mask: Bool[Tensor, "B 1 blocks block three_blocks"]) -> Bool[Tensor, "B T"]:
