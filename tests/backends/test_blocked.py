@@ -188,7 +188,9 @@ def test_garbage_that_nobody_sees_stays_out(built: Built, native: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["all", "causal", "left padding", "mask"])
-@pytest.mark.parametrize("built", [("nope", {}), ("shaw", {}), ("deberta", {}), ("huang", {"method": 3}), FIRE], ids=name_of)
+@pytest.mark.parametrize(
+    "built", [("nope", {}), ("shaw", {}), ("deberta", {}), ("huang", {"method": 3}), FIRE], ids=name_of
+)
 def test_dropout_is_one_mask_for_output_and_gradients(built: Built, layout: str, blocks: None) -> None:
     """The mask is read off with values that are the unit matrix; then everything is computed from it, dense."""
     scheme, p, call = build(built), 0.3, EVERY_LAYOUT[layout][1](60)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from transformers.models.longt5 import modeling_longt5
 from zoo import TINY, inputs, t5
 
 import relpos.hf
@@ -107,15 +108,19 @@ def test_lora_on_the_projections(name: str) -> None:
             torch.testing.assert_close(gradient[key], want, atol=1e-4 * float(want.abs().max()) + 1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["t5 encoder", "deberta v3", "deberta v3, embedding of distances"])
+@pytest.mark.parametrize("name", ["t5 encoder", "longt5 encoder", "deberta v3", "deberta v3, embedding of distances"])
 @torch.no_grad()
 def test_dropout_in_training(name: str) -> None:
     """The mean over many draws is transformers' mean, and so is its spread; none in evaluation (K8)."""
     model = TINY[name.split(",")[0]].model()
-    attention = next(m for m in model.modules() if type(m).__name__ in ("T5Attention", "DisentangledSelfAttention"))
+    kinds = ("T5Attention", "LongT5LocalAttention", "DisentangledSelfAttention")
+    attention = next(m for m in model.modules() if type(m).__name__ in kinds)
     x, rate = torch.randn(1, 12, 32), 0.4
     if name == "t5 encoder":
         attention.dropout, call = rate, lambda: attention(x)[0]
+    elif name == "longt5 encoder":
+        mask = modeling_longt5._get_local_attention_mask(torch.ones(1, 12), attention.block_len, x.device)
+        attention.dropout, call = rate, lambda: attention(x, mask)[0]
     else:
         (attention.pos_dropout if "distances" in name else attention.dropout).p = rate
         embeddings = model.deberta.encoder.get_rel_embedding()

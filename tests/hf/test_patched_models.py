@@ -165,8 +165,11 @@ def test_low_precision_is_no_worse_than_twice_eagers(tiny: Tiny, dtype: torch.dt
     theirs = logits(model, tiny, given).float()
     ours = logits(relpos.hf.patch(model), tiny, given).float()
     assert not ours.isnan().any()
-    assert (ours - exact).pow(2).mean().sqrt() <= 2 * (theirs - exact).pow(2).mean().sqrt()
-    assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max()
+    sound, first = theirs.isfinite(), int(real(tiny, given)[0].sum())
+    assert sound.all() or (dtype is torch.float16 and sound[:first].all())  # LongT5's is NaN for texts with padding
+    mine, other = ((x - exact)[sound].abs() for x in (ours, theirs))
+    assert mine.pow(2).mean().sqrt() <= 2 * other.pow(2).mean().sqrt()
+    assert mine.max() <= 2 * other.max()
 
 
 @EVERY
@@ -183,8 +186,15 @@ def test_probabilities(tiny: Tiny) -> None:
         assert len(ours[name]) == len(theirs[name]) > 0
         for mine, other in zip(ours[name], theirs[name], strict=True):
             if name in ("attentions", "encoder_attentions"):
-                mine, other = (x.transpose(1, 2)[shown] for x in (mine, other))
+                mine, other = (by_query(x, shown) for x in (mine, other))
             near(mine, other, 1e-5, name)
+
+
+def by_query(weights: Tensor, shown: Tensor) -> Tensor:
+    """The probabilities of all tokens, `[tokens, H, keys]`, also where they stand in blocks of queries."""
+    if weights.dim() == 4:
+        return weights.transpose(1, 2)[shown]
+    return weights.transpose(2, 3).flatten(1, 2)[:, : shown.shape[1]][shown]
 
 
 @EVERY

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from transformers.modeling_outputs import TokenClassifierOutput
 
 VOCABULARY = 61
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -82,6 +83,15 @@ DEBERTA = {
     "attention_probs_dropout_prob": 0.0,
     "num_labels": 7,
 }
+
+
+class Hidden(hf.LongT5EncoderModel):
+    """LongT5's encoder, which transformers gave no head: its hidden states are what is compared."""
+
+    def forward(self, *given: Any, **options: Any) -> Any:
+        """Hidden states in place of logits."""
+        output = super().forward(*given, **options)
+        return TokenClassifierOutput(logits=output.last_hidden_state, attentions=output.attentions)
 
 
 def deberta_v2(**options: Any) -> Callable[[], nn.Module]:
@@ -190,6 +200,10 @@ TINY: dict[str, Tiny] = {
     "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 2),
     "mt5": Tiny(t5(hf.MT5Config, hf.MT5ForConditionalGeneration), BOTH, 6),
     "umt5": Tiny(t5(hf.UMT5Config, hf.UMT5ForConditionalGeneration), BOTH, 6),
+    "longt5": Tiny(t5(hf.LongT5Config, hf.LongT5ForConditionalGeneration, local_radius=5), BOTH, 7),
+    "longt5 encoder": Tiny(t5(hf.LongT5Config, Hidden, local_radius=5), ENCODER, 3),
+    "longt5 encoder, past its buckets": Tiny(t5(hf.LongT5Config, Hidden, local_radius=25), ENCODER, 3),
+    "longt5 encoder, alone": Tiny(t5(hf.LongT5Config, Hidden, local_radius=0), ENCODER, 3),
     "deberta v3": Tiny(deberta_v2(), ENCODER, 3),
     "deberta v2 with convolution": Tiny(deberta_v2(conv_kernel_size=3, conv_act="gelu"), ENCODER, 3),
     "deberta v2, tables of its own": Tiny(deberta_v2(share_att_key=False, max_relative_positions=12), ENCODER, 3),

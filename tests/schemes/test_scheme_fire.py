@@ -5,7 +5,7 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
-from oracle import SITUATIONS, Pair, Score, Situation
+from oracle import SITUATIONS, Score, Situation
 from torch import Tensor
 
 import relpos

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relpos.attention import attention, attention_weights
+from relpos.attention import Window, attention, attention_weights
 from relpos.errors import wrong_type
 from relpos.hf.patched import Patched
 from relpos.positions import Positions
@@ -32,6 +32,7 @@ def attend(
     is_self: bool = True,
     is_causal: bool = False,
     query_start: int | Tensor = 0,
+    window: Window | None = None,
     dropout_p: float = 0.0,
     needs_weights: bool = False,
 ) -> tuple[Float[Tensor, "B Tq E"], Float[Tensor, "B H Tq Tk"] | None]:
@@ -43,6 +44,7 @@ def attend(
         is_self: whether queries and keys are the same tokens, as far as both are there.
         is_causal: hides keys after their query, unless a mask of four dimensions has said who sees whom.
         query_start: where the first query stands among the keys.
+        window: as in `relpos.attention`.
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
     """
     key_mask, attn_mask, lengths = None, None, None
@@ -57,6 +59,7 @@ def attend(
         "attn_mask": attn_mask,
         "key_mask": key_mask,
         "lengths": lengths,
+        "window": window,
         "scale": scale,
     }
     options = {"backend": module.relpos_options.backend, "dropout_p": dropout_p}

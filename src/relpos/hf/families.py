@@ -16,6 +16,7 @@ FAMILIES = {
     "deberta_v2.modeling_deberta_v2": "deberta_v2",
     "electra.modeling_electra": "relative_key",
     "falcon.modeling_falcon": "falcon",
+    "longt5.modeling_longt5": "longt5",
     "mpnet.modeling_mpnet": "mpnet",
     "mpt.modeling_mpt": "mpt",
     "mt5.modeling_mt5": "t5",

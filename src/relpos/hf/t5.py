@@ -22,7 +22,7 @@ from relpos.terms import DistanceBias
 MASKS |= {modeling_t5.T5Stack, modeling_mt5.MT5Stack, modeling_umt5.UMT5Stack}
 
 
-class _Attention(Patched):
+class BucketedAttention(Patched):
     """Self-attention and cross-attention of the T5 family, `forward` aside, whose signatures differ."""
 
     def bias_table(self: Any) -> Float[Tensor, "H n"] | None:
@@ -85,8 +85,8 @@ class _Attention(Patched):
         return key, value
 
 
-class _Shared(_Attention):
-    """T5 and mT5: the table of the first layer goes from layer to layer."""
+class SharedBiasAttention(BucketedAttention):
+    """T5, mT5 and LongT5's decoder: the table of the first layer goes from layer to layer."""
 
     def forward(
         self,
@@ -103,15 +103,15 @@ class _Shared(_Attention):
         return output, table, weights
 
 
-class T5Attention(_Shared, modeling_t5.T5Attention):
+class T5Attention(SharedBiasAttention, modeling_t5.T5Attention):
     """T5's."""
 
 
-class MT5Attention(_Shared, modeling_mt5.MT5Attention):
+class MT5Attention(SharedBiasAttention, modeling_mt5.MT5Attention):
     """mT5's."""
 
 
-class UMT5Attention(_Attention, modeling_umt5.UMT5Attention):
+class UMT5Attention(BucketedAttention, modeling_umt5.UMT5Attention):
     """UMT5's: every layer has a table."""
 
     def forward(

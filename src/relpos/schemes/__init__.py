@@ -17,8 +17,8 @@ from relpos.schemes.sinusoidal import Sinusoidal
 from relpos.schemes.t5 import T5Bias
 
 __all__ = [
-    "SCHEMES",
     "FIRE",
+    "SCHEMES",
     "ALiBi",
     "Disentangled",
     "Huang",

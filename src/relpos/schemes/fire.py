@@ -18,7 +18,8 @@ class FIRE(Scheme, name="fire"):
     r"""Adds a two-layer network of the log-distance relative to the query's own position, one output a head.
 
         b[h, i, j] = sum_w output_weight[h, w] relu(input_weight[w] x_ij + input_bias[w]) + output_bias[h]
-        x_ij = psi(i - j) / (psi(max(i, L)) + eps),    psi(n) = log(1 + abs(c n)),    L = abs(multiplier initial_threshold)
+        x_ij = psi(i - j) / (psi(max(i, L)) + eps)
+        psi(n) = log(1 + abs(c n)),    L = abs(multiplier initial_threshold)
 
     i and j are the positions of query and key. A query past L sees its whole past, from itself to position 0, in x from
     0 to 1 however long it is; one before L sees plain log-distances.
@@ -49,7 +50,12 @@ class FIRE(Scheme, name="fire"):
     head_tables = ("output_weight", "output_bias")
 
     def __init__(
-        self, num_heads: int, width: int = 32, initial_c: float = 0.1, initial_threshold: float = 512.0, eps: float = 1e-6
+        self,
+        num_heads: int,
+        width: int = 32,
+        initial_c: float = 0.1,
+        initial_threshold: float = 512.0,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__()
         errors.positive_int("FIRE", num_heads=num_heads, width=width)

@@ -63,7 +63,7 @@ def _together(numbers: tuple[Any, ...], biases: PairBiases, tensors: Any) -> Inp
     return Inputs(*tensors[:TENSORS], *numbers, pair_bias=biases.of(tensors[TENSORS:]))
 
 
-@torch.compiler.disable(reason=WHY)
+@torch.compiler.disable(reason=WHY)  # type: ignore[untyped-decorator]
 def pair_biased_attention(inputs: Inputs) -> Tensor:
     """The output, recorded where somebody follows the call."""
     biases = inputs.pair_bias

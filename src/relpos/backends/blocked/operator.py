@@ -16,7 +16,9 @@ from relpos.backends.operators import is_recorded, keep, laid_out, no_second_gra
 
 NAME = "relpos::blocked_attention"
 _KINDS = {"Tensor": "Tensor", "Tensor | None": "Tensor?", "int": "SymInt", "float": "float"}
-ARGUMENTS = ", ".join(f"{_KINDS[kind.__forward_arg__]} {name}" for name, kind in list(Inputs.__annotations__.items())[:-1])
+ARGUMENTS = ", ".join(
+    f"{_KINDS[kind.__forward_arg__]} {name}" for name, kind in list(Inputs.__annotations__.items())[:-1]
+)
 #: How many of the arguments may have a gradient; they come first.
 GRADIENTS = len(Gradients._fields)
 
@@ -66,9 +68,11 @@ torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("blocked"
 
 def blocked_attention(inputs: Inputs) -> Tensor:
     """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
+    output: Tensor
     if inputs.pair_bias is not None:
-        return pair_biased_attention(inputs)
+        output = pair_biased_attention(inputs)
+        return output
     if is_recorded(inputs):
-        output: Tensor = torch.ops.relpos.blocked_attention(*inputs[:-1])[0]
+        output = torch.ops.relpos.blocked_attention(*inputs[:-1])[0]
         return output
     return forward(inputs)[0]
