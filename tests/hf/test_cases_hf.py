@@ -571,6 +571,8 @@ def test_k11_a_drop_in_for_the_t5_family(name: str, side: str) -> None:
     def everything() -> dict[str, Tensor]:
         found = {"encoder": model.encoder(**given).last_hidden_state[mask.bool()]}
         found["logits"] = model(**given, **texts).logits[heard.bool()]
+        # as many queries as keys, of other tokens: the keys' padding is not the queries'
+        found["logits, as long"] = model(**given, decoder_input_ids=ids.flip(1)).logits
         config = model.config.get_text_config(decoder=True)
         for kind in ("dynamic", "static"):
             own, cross = (
