@@ -214,33 +214,25 @@ def test_c8_some_queries_give_those_rows_of_the_square() -> None:
 def test_c10_large_float16_products_stay_finite() -> None:
     """Products overflowed before they were divided: width 64, query and key of 40 everywhere, a logit of 7390.
 
-    A vector of distances takes it away again, by a product of another shape, up to 80 / sqrt(3 * 64).
+    A vector for one token back takes it away again, by a product of another shape, up to 80 / sqrt(3 * 64).
     """
-    config = {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "position_buckets": -1}
-    model = relpos.hf.patch(deberta_v2(**config, max_relative_positions=4)().eval().half())
-    layer = attention_of(model)
-    for project in (layer.query_proj, layer.key_proj):
-        nn.init.zeros_(project.weight)
-        nn.init.zeros_(project.bias)
+    one = {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 1}
+    distances = {"share_att_key": False, "position_buckets": -1, "max_relative_positions": 4}
+    layer = attention_of(relpos.hf.patch(deberta_v2(**one, **distances)().eval().half()))
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
     with torch.no_grad():
         layer.query_proj.bias.fill_(40)
-        layer.key_proj.weight[:, 0] = 1  # the first channel of the input is every channel of the key
-        layer.key_proj.weight[0, 1] = 1  # the second is its first
-    layer.pos_att_type = ["c2p", "p2c"]
-    x = torch.zeros(1, 2, 64, dtype=torch.float16)
-    x[0, 0, 0] = 40
-    raw = (torch.full((64,), 40.0, dtype=torch.float16) ** 2).sum()
-    assert raw.isinf()
-    table = torch.zeros(8, 64, dtype=torch.float16)
-    table[4 + 1, 1] = -2558  # one token back; the position-to-content part meets a query of zeros and the bias
-    layer.share_att_key, layer.pos_key_proj, layer.pos_query_proj = False, layer.key_proj, nn.Linear(64, 64).half()
-    nn.init.zeros_(layer.pos_query_proj.weight)
-    nn.init.zeros_(layer.pos_query_proj.bias)
+        layer.key_proj.weight[:, 0] = 1  # all channels of a key are the first of its token,
+        layer.pos_key_proj.weight[0, 0] = 1  # and only the first channel of a distance is not 0
+    x, table = torch.zeros(1, 2, 64, dtype=torch.float16), torch.zeros(8, 64, dtype=torch.float16)
+    x[0, 0, 0], table[4 + 1, 0] = 40, -2558
+    assert (torch.full((64,), 40, dtype=torch.float16) * x[0, 0, 0]).sum().isinf()
     x.requires_grad_()
     output, weights = layer(x, torch.ones(1, 2), True, rel_embeddings=table)
     assert output.isfinite().all()
-    last = weights[0, 0, 1].float()  # the key before it has 102400 - 102320, itself nothing
-    assert float((last[0].log() - last[1].log()).detach()) == pytest.approx(80 / math.sqrt(192), abs=0.01)
+    back, itself = weights[0, 0, 1].detach().double()  # products of 102400 - 102320, and of 0
+    assert float((back / itself).log()) == pytest.approx(80 / math.sqrt(3 * 64), abs=0.01)
     output.sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()
@@ -445,54 +437,35 @@ def test_f3_a_cached_step_equals_the_full_run(name: str, kind: str, tmp_path: Pa
 
 
 @torch.no_grad()
-def rows_read(embedding: nn.Module, call: Any) -> list[list[int]]:
-    """The rows of a table that a call reads."""
+def rows_read(table: Any, call: Any) -> list[float]:
+    """The rows of a table of positions that a call reads for its first text."""
     seen: list[Tensor] = []
-    handle = embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    table.weight.copy_(torch.arange(float(len(table.weight)))[:, None])
+    handle = table.register_forward_hook(lambda _, __, output: seen.append(output.reshape(-1, output.shape[-1])[:, 0]))
     call()
     handle.remove()
     (rows,) = seen
     return rows.tolist()
 
 
-@torch.no_grad()
 def test_f8_models_keep_their_own_absolute_positions() -> None:
-    """Rows begin behind the padding's and padding reads that one, in MPNet, whose embeddings are patched; whoever
-    has no relative positions (RoBERTa, OPT, BART) is left alone, offsets and all."""
-    tiny = {"vocab_size": 12, "max_position_embeddings": 16}
-    model = relpos.hf.patch(
-        hf.MPNetModel(hf.MPNetConfig(**tiny, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
-    )
-    assert type(model.embeddings).__module__ == "relpos.hf.mpnet"
-    ids = torch.tensor([[8, 9, 1], [1, 8, 9]])
-    assert rows_read(model.embeddings.position_embeddings, lambda: model(ids)) == [[2, 3, 1], [1, 2, 3]]
-    model = hf.RobertaModel(
-        hf.RobertaConfig(**tiny, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, pad_token_id=1)
-    )
-    relpos.hf.patch(model)
-    assert relpos.hf.summary(model).patched == 0
-    assert rows_read(model.embeddings.position_embeddings, lambda: model(ids)) == [[2, 3, 1], [1, 2, 3]]
-    model = relpos.hf.patch(
-        hf.OPTModel(hf.OPTConfig(**tiny, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8))
-    )
-    table: nn.Embedding = model.decoder.embed_positions
-    table.weight.copy_(torch.arange(18.0)[:, None])
-    mask = torch.tensor([[0, 0, 1, 1, 1]])
-    got: list[Tensor] = []
-    table.register_forward_hook(lambda _, __, output: got.append(output[0, :, 0]))
-    model(torch.tensor([[1, 1, 8, 9, 7]]), attention_mask=mask)
-    assert got[0].tolist() == [1, 1, 2, 3, 4]
-    sizes = {
-        f"{side}_{what}": 8 if what == "ffn_dim" else 2
-        for side in ("encoder", "decoder")
-        for what in ("ffn_dim", "attention_heads")
-    }
-    model = relpos.hf.patch(hf.BartModel(hf.BartConfig(**tiny, **sizes, d_model=8, encoder_layers=1, decoder_layers=1)))
-    table = model.encoder.embed_positions
-    table.weight.copy_(torch.arange(18.0)[:, None])
-    table.register_forward_hook(lambda _, __, output: got.append(output.view(-1, 8)[:3, 0]))
-    model.encoder(torch.tensor([[8, 9, 7]]))
-    assert got[1].tolist() == [2, 3, 4]
+    """Rows begin behind the padding's, and padding reads that one, in MPNet, whose embeddings are patched; who has no
+    relative positions (RoBERTa, OPT, BART) is left alone, offsets and all."""
+    tiny = {"vocab_size": 12, "max_position_embeddings": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    mpnet = relpos.hf.patch(hf.MPNetModel(hf.MPNetConfig(**tiny, hidden_size=8)))
+    roberta = relpos.hf.patch(hf.RobertaModel(hf.RobertaConfig(**tiny, hidden_size=8, pad_token_id=1)))
+    assert type(mpnet.embeddings).__module__ == "relpos.hf.mpnet"
+    assert relpos.hf.summary(roberta).patched == 0
+    for model in (mpnet, roberta):
+        for ids, rows in (([8, 9, 1], [2, 3, 1]), ([1, 8, 9], [1, 2, 3])):
+            given = torch.tensor([ids])
+            assert rows_read(model.embeddings.position_embeddings, lambda m=model, x=given: m(x)) == rows
+    opt = relpos.hf.patch(hf.OPTModel(hf.OPTConfig(**tiny, hidden_size=8, ffn_dim=8)))
+    given = {"input_ids": torch.tensor([[1, 1, 8, 9, 7]]), "attention_mask": torch.tensor([[0, 0, 1, 1, 1]])}
+    assert rows_read(opt.decoder.embed_positions, lambda: opt(**given)) == [1, 1, 2, 3, 4]
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    bart = relpos.hf.patch(hf.BartModel(hf.BartConfig(vocab_size=12, max_position_embeddings=16, d_model=8, **heads)))
+    assert rows_read(bart.encoder.embed_positions, lambda: bart.encoder(torch.tensor([[8, 9, 7]]))) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -571,6 +544,8 @@ def test_k11_a_drop_in_for_the_t5_family(name: str, side: str) -> None:
     def everything() -> dict[str, Tensor]:
         found = {"encoder": model.encoder(**given).last_hidden_state[mask.bool()]}
         found["logits"] = model(**given, **texts).logits[heard.bool()]
+        # as many queries as keys, of other tokens: the keys' padding is not the queries'
+        found["logits, as long"] = model(**given, decoder_input_ids=ids.flip(1)).logits
         config = model.config.get_text_config(decoder=True)
         for kind in ("dynamic", "static"):
             own, cross = (
