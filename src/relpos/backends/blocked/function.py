@@ -30,7 +30,7 @@ class _Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
         if grad_output is None:
             return (None,) * len(needs)
@@ -55,12 +55,12 @@ class _Gradient(torch.autograd.Function):
         return (*grads, *(None,) * (TENSORS - len(Gradients._fields)), *of_pairs.rounded())
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> NoReturn:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> NoReturn:
         no_second_gradient("blocked")()
 
 
 def _together(numbers: tuple[Any, ...], biases: PairBiases, tensors: Any) -> Inputs:
-    return Inputs(*tensors[:TENSORS], *numbers, pair_bias=biases.of(tensors[TENSORS:]))
+    return Inputs(*tensors[:TENSORS], *numbers)._replace(pair_bias=biases.of(tensors[TENSORS:]))
 
 
 @torch.compiler.disable(reason=WHY)  # type: ignore[untyped-decorator]
