@@ -109,5 +109,5 @@ def test_public_names() -> None:
     calls = ["attention", "attention_weights", "explain", "functional", "make", "names", "Positions", "BackendRefused"]
     missing = [name for name in [*modules, *schemes, *calls, "Rotary", "__version__"] if not hasattr(relpos, name)]
     assert missing == []
-    short = {"nope", "learned", "sinusoidal", "shaw_bias", "shaw", "huang", "t5", "alibi", "deberta", "rope"}
+    short = {"nope", "learned", "sinusoidal", "shaw_bias", "shaw", "huang", "t5", "alibi", "fire", "deberta", "rope"}
     assert set(relpos.names()) >= short

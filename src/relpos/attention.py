@@ -149,7 +149,7 @@ def attention(
     r"""Scaled dot product attention with a position scheme; arguments as in torch where the names are the same.
 
         score  = scale * (rotated query . key, with gain, + query x distance + key x distance) + distance bias
-                 + key bias
+                 + key bias + pair bias
         output = softmax(score) @ (value + value x distance)
 
     Args:

@@ -197,8 +197,9 @@ def test_dropout_is_one_mask_for_output_and_gradients(built: Built, layout: str,
     query, key, value = tensors(query_len=60)
     unit = torch.eye(60, dtype=torch.float64).expand(2, HEADS, 60, 60)
     torch.manual_seed(3)
-    dropped = relpos.attention(query, key, unit, backend="blocked", dropout_p=p, **call)
-    kept = (dropped / relpos.attention_weights(query, key, value, **call)).nan_to_num(0.0)
+    same_blocks = scheme if isinstance(scheme, relpos.FIRE) else None  # a pair bias has blocks of its own
+    dropped = relpos.attention(query, key, unit, same_blocks, backend="blocked", dropout_p=p, **call)
+    kept = (dropped / relpos.attention_weights(query, key, value, same_blocks, **call)).nan_to_num(0.0).detach()
     assert (kept.abs().minimum((kept - 1 / (1 - p)).abs()) < 1e-9).all()
     torch.manual_seed(3)
     got = run("blocked", (query, key, value), scheme, {**call, "dropout_p": p})
@@ -230,21 +231,25 @@ def training_step(length: int, built: Built, heads: int = 1, **call: object) -> 
     [{}, {"is_causal": True}, {"key_mask": torch.arange(4096)[None] % 7 > 0}, {"dropout_p": 0.1}],
     ids=["all", "causal", "holes", "dropout"],
 )
-@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 1}), ("fire", {})], ids=name_of)
+@pytest.mark.parametrize("built", [("shaw", {}), ("deberta", {}), ("huang", {"method": 1}), FIRE], ids=name_of)
 def test_no_tensor_of_all_pairs_is_ever_made(built: Built, call: dict[str, object], native: str) -> None:
     # In bytes: the scores would be four times as many. The twin's indices of a block are an eighth of that.
     scratch.SCRATCH.kept.clear()
     assert max(allocations(training_step(4096, built, **call))) <= 4096 * 4096
 
 
-@pytest.mark.parametrize("built", [("deberta", {"num_buckets": 4, "max_distance": 10}), FIRE], ids=name_of)
-def test_memory_grows_with_the_length(built: Built) -> None:
+@pytest.mark.parametrize(
+    ("built", "short"),
+    [(("deberta", {"num_buckets": 4, "max_distance": 10}), 4096), (FIRE, 1024)],
+    ids=["deberta", "fire"],
+)
+def test_memory_grows_with_the_length(built: Built, short: int) -> None:
     def peak(length: int) -> int:
         scratch.SCRATCH.kept.clear()
         step = training_step(length, built, heads=2)
         return max(itertools.accumulate(allocations(step)))
 
-    assert peak(16384) <= 4.5 * peak(4096)
+    assert peak(4 * short) <= 4.5 * peak(short)
 
 
 @pytest.mark.parametrize("built", CONTENT, ids=name_of)
@@ -448,3 +453,64 @@ def test_all_loops_compute_the_same(every_loop: list[str]) -> None:
         for other in results[1:]:
             compare(other, results[0], torch.float32, ulps=8)
     assert "portable" in every_loop
+
+
+def pair_bias(slope: Tensor, table: Tensor) -> relpos.terms.PairBias:
+    """A bias that no distance gives: by head, a slope times the product of both positions, and a table by parity."""
+
+    def values(query: Tensor, key: Tensor, dtype: torch.dtype, slope: Tensor, table: Tensor) -> Tensor:
+        pairs = (query * key).to(dtype)
+        return slope.to(dtype).view(-1, *[1] * pairs.dim()) * pairs.sin() + table.to(dtype)[(query + key) % 2]
+
+    return relpos.terms.PairBias(values, (slope, table))
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("layout", EVERY_LAYOUT)
+def test_a_pair_bias_of_any_function(layout: str) -> None:
+    """Beside another term; output and all gradients, its tensors' included, against loops over all pairs at once."""
+    more, call = EVERY_LAYOUT[layout]
+    arguments, leaves = call(60), [x.requires_grad_() for x in tensors(query_len=60, key_len=60 + more, groups=2)]
+    slope, table = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in (HEADS, 2))
+    results = []
+    for backend in ("blocked", "reference"):
+        terms = [pair_bias(slope, table), build(("shaw", {}))]
+        output = relpos.attention(*leaves, terms, backend=backend, **arguments)
+        results.append([output, *torch.autograd.grad(output.square().sum(), [*leaves, slope, table])])
+    compare(*results, torch.float64)
+
+
+def test_a_pair_bias_breaks_a_graph_and_says_why() -> None:
+    code = """
+import torch, relpos
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 4, 30, 8) for _ in range(3))
+fire = relpos.FIRE(4)
+
+def attend(query):
+    return relpos.attention(query * 2, key, value, fire, backend="blocked") * 2
+
+torch.testing.assert_close(torch.compile(attend, backend="eager")(query), attend(query))
+torch._dynamo.reset()
+try:
+    torch.compile(attend, backend="eager", fullgraph=True)(query)
+except torch._dynamo.exc.Unsupported as error:
+    assert "pair bias of a scheme is a Python function" in str(error), error
+else:
+    raise AssertionError("no break")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_pair_bias_hides_no_tensor_that_learns() -> None:
+    query, key, value = tensors(query_len=5)
+    hidden = torch.ones(HEADS, 1, 1, dtype=torch.float64, requires_grad=True)
+    term = relpos.terms.PairBias(lambda query, key, dtype: hidden * (query - key))
+    with pytest.raises(ValueError, match=r"PairBias whose function reads a tensor that wants a gradient.*every such"):
+        relpos.attention(query, key, value, term)
+    term = relpos.terms.PairBias(lambda query, key, dtype: (query - key).to(dtype))
+    with pytest.raises(ValueError, match=r"values have shape.*heads, then the pairs"):
+        relpos.attention(query, key, value, term)
+    term = pair_bias(torch.randn(HEADS), torch.randn(2))
+    assert "PairBias depends on both positions" in str(relpos.explain(query, key, value, term))

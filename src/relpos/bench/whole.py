@@ -114,7 +114,7 @@ def run_whole(
     """
     progress(f"loading {subject.source}")
     model, weights = subject.load()
-    patched = relpos.hf.patch(_sharing_weights(model))
+    patched = relpos.hf.patch(sharing_weights(model))
     environment = {**machine.environment(torch.get_num_threads()), "transformers": transformers.__version__}
     rows: list[Measured] = []
     for length in lengths:
@@ -161,7 +161,7 @@ def _disagreement(
     return None if mine <= TIMES * other else f"{mine / other:.1f} times as far from float32 as transformers"
 
 
-def _sharing_weights(model: nn.Module) -> nn.Module:
+def sharing_weights(model: nn.Module) -> nn.Module:
     """A copy of the modules around the same tensors."""
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

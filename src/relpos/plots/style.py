@@ -45,6 +45,7 @@ _MARKS = {
     "alibi": Mark("#332288", "#8864FC", "circle"),
     "alibi_reversed": Mark("#AA4499", "#B569C0", "triangle-down", (5, 3)),
     "deberta": Mark("#117733", "#43A544", "diamond"),
+    "fire": Mark("#B5651D", "#E39A55", "cross"),
     "rope": Mark("#CC6677", "#F87B8D", "circle"),
 }
 _OTHER = Mark("#777777", "#A0A0A0", "cross", (2, 2))

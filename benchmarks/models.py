@@ -1,0 +1,138 @@
+"""Whole Hugging Face models of base shapes before and after `relpos.hf.patch`, with random weights.
+
+    python benchmarks/models.py benchmarks/results/models-xeon-2-cores.json
+
+Forward passes as `relpos bench --model` times them; besides, a padded batch, a step of training, and memory alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+
+import relpos.hf
+from relpos import files, machine
+from relpos.bench.memory import alone
+from relpos.bench.timing import interleaved
+from relpos.bench.whole import OURS, THEIRS, Subject, run_whole, sharing_weights
+
+_ENCODER = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+#: Shapes of published configurations; the vocabulary, which only the embedding reads, is cut.
+SHAPES: dict[str, hf.PretrainedConfig] = {
+    "DeBERTa v3 base": hf.DebertaV2Config(
+        vocab_size=8000,
+        relative_attention=True,
+        position_buckets=256,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+        **_ENCODER,
+    ),
+    "T5 base, encoder": hf.T5Config(vocab_size=8000, d_model=768, d_ff=3072, num_layers=12, num_heads=12),
+    "MPNet base": hf.MPNetConfig(vocab_size=8000, max_position_embeddings=514, **_ENCODER),
+    "BLOOM 560m": hf.BloomConfig(vocab_size=8000, hidden_size=1024, n_layer=24, n_head=16),
+}
+FORWARD = [
+    ("DeBERTa v3 base", "float32", [128, 512, 2048]),
+    ("DeBERTa v3 base", "bfloat16", [512, 2048]),
+    ("T5 base, encoder", "float32", [512, 2048, 4096]),
+    ("MPNet base", "float32", [512]),
+    ("BLOOM 560m", "float32", [2048]),
+]
+#: Peak memory of ours, and of transformers' where True.
+MEMORY = [("DeBERTa v3 base", 4096, True), ("T5 base, encoder", 4096, True), ("T5 base, encoder", 32768, False)]
+
+
+def main() -> None:
+    """Measure everything, written after each row; "--memory" takes memory alone, beside the rows that are there."""
+    path, memory = Path(sys.argv[1]), "--memory" in sys.argv
+    environment = {**machine.environment(torch.get_num_threads()), "transformers": hf.__version__}
+    found: dict[str, Any] = {"environment": environment, "rows": []}
+    if memory:
+        found = json.loads(path.read_text())
+        found["rows"] = [row for row in found["rows"] if row["what"] != "memory"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in SHAPES.items():
+            config.save_pretrained(f"{folder}/{name}")
+        for name, length, both in MEMORY if memory else ():
+            subject = json.dumps(asdict(Subject(f"{folder}/{name}")))
+            sizes = {
+                who: alone("relpos.bench.whole", subject, str(length), who)
+                for who in ([THEIRS] if both else []) + [OURS]
+            }
+            _add(found, path, model=name, what="memory", dtype="float32", length=length, bytes=sizes)
+        for name, dtype, lengths in () if memory else FORWARD:
+            for row in run_whole(Subject(f"{folder}/{name}", 1, dtype), lengths).rows:
+                data = {key: value for key, value in asdict(row).items() if key != "length"}
+                _add(found, path, model=name, what="forward", dtype=dtype, length=row.length, **data)
+    for what, calls in () if memory else (("padded batch of 8", padded()), ("training step", training())):
+        for who, timing in interleaved(calls).items():
+            _add(
+                found,
+                path,
+                model="DeBERTa v3 base",
+                what=what,
+                dtype="float32",
+                length=512,
+                who=who,
+                timing=asdict(timing),
+            )
+
+
+def _add(found: dict[str, Any], path: Path, **row: Any) -> None:
+    found["rows"].append(row)
+    sys.stdout.write(f"{row}\n")
+    files.write_json(path, found)
+
+
+def both() -> dict[str, hf.PreTrainedModel]:
+    """A DeBERTa of transformers, and patched around the same weights."""
+    theirs = hf.AutoModel.from_config(SHAPES["DeBERTa v3 base"]).eval()
+    return {THEIRS: theirs, OURS: relpos.hf.patch(sharing_weights(theirs))}
+
+
+def padded() -> dict[str, Callable[[], Any]]:
+    """8 texts of 20 to 512 tokens, padded to the longest."""
+    lengths = torch.linspace(20, 512, 8).long()
+    mask = (torch.arange(512) < lengths[:, None]).long()
+    ids = torch.randint(8000, (8, 512), generator=torch.Generator().manual_seed(0))
+    models = both()
+    with torch.no_grad():
+        states = [model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()] for model in models.values()]
+    torch.testing.assert_close(*states, rtol=0, atol=1e-4 * float(states[0].abs().max()))
+
+    def call(model: hf.PreTrainedModel) -> None:
+        with torch.no_grad():
+            model(input_ids=ids, attention_mask=mask)
+
+    return {who: lambda model=model: call(model) for who, model in models.items()}
+
+
+def training() -> dict[str, Callable[[], Any]]:
+    """Forward and backward of one text of 512 tokens, without dropout."""
+    ids = torch.randint(8000, (1, 512), generator=torch.Generator().manual_seed(0))
+    models, gradients = both(), []
+
+    def step(model: hf.PreTrainedModel) -> None:
+        model.zero_grad()
+        model(input_ids=ids).last_hidden_state.pow(2).mean().backward()
+
+    for model in models.values():
+        step(model)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-4 * float(gradients[0].abs().max()))
+    return {who: lambda model=model: step(model) for who, model in models.items()}
+
+
+if __name__ == "__main__":
+    main()
