@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import relpos
 from relpos import Positions
 from relpos._native import Block, kernel
-from relpos.backends.blocked import part, scratch
+from relpos.backends.blocked import pair_bias, part, scratch
 from relpos.schemes import Scheme
 
 #: What only this backend computes.
@@ -87,6 +87,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(part, "SCORES", request.param[0])
     monkeypatch.setattr(part, "ROWS", request.param[1])
     monkeypatch.setattr(part, "FEWEST", min(request.param[1], part.FEWEST))
+    monkeypatch.setattr(pair_bias, "PAIRS", min(request.param[0], pair_bias.PAIRS))
 
 
 @layouts
@@ -455,7 +456,7 @@ def test_all_loops_compute_the_same(every_loop: list[str]) -> None:
     assert "portable" in every_loop
 
 
-def pair_bias(slope: Tensor, table: Tensor) -> relpos.terms.PairBias:
+def bias_of_pairs(slope: Tensor, table: Tensor) -> relpos.terms.PairBias:
     """A bias that no distance gives: by head, a slope times the product of both positions, and a table by parity."""
 
     def values(query: Tensor, key: Tensor, dtype: torch.dtype, slope: Tensor, table: Tensor) -> Tensor:
@@ -474,7 +475,7 @@ def test_a_pair_bias_of_any_function(layout: str) -> None:
     slope, table = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in (HEADS, 2))
     results = []
     for backend in ("blocked", "reference"):
-        terms = [pair_bias(slope, table), build(("shaw", {}))]
+        terms = [bias_of_pairs(slope, table), bias_of_pairs(2 * slope.flip(0), table), build(("shaw", {}))]
         output = relpos.attention(*leaves, terms, backend=backend, **arguments)
         results.append([output, *torch.autograd.grad(output.square().sum(), [*leaves, slope, table])])
     compare(*results, torch.float64)
@@ -512,5 +513,5 @@ def test_a_pair_bias_hides_no_tensor_that_learns() -> None:
     term = relpos.terms.PairBias(lambda query, key, dtype: (query - key).to(dtype))
     with pytest.raises(ValueError, match=r"values have shape.*heads, then the pairs"):
         relpos.attention(query, key, value, term)
-    term = pair_bias(torch.randn(HEADS), torch.randn(2))
+    term = bias_of_pairs(torch.randn(HEADS), torch.randn(2))
     assert "PairBias depends on both positions" in str(relpos.explain(query, key, value, term))
