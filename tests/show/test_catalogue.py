@@ -31,6 +31,7 @@ def test_entries_are_what_the_papers_count() -> None:
     assert {name: entry["parameters"] for name, entry in found.items()} == {
         "alibi": 0,
         "deberta": 2 * (2 * 2 * 256 * 4),
+        "fire": 2 * 32 + 2 * (32 + 1) + 2,
         "huang": 2 * 8,
         "learned": 11 * 5,
         "nope": 0,
