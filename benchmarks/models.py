@@ -1,6 +1,6 @@
 """Whole Hugging Face models of base shapes before and after `relpos.hf.patch`, with random weights.
 
-    python benchmarks/models.py benchmarks/results/models-xeon-2-cores.json
+    python benchmarks/models.py RESULTS.json, then the same with --memory
 
 Forward passes as `relpos bench --model` times them; besides, a padded batch, a step of training, and memory alone.
 """
@@ -25,7 +25,7 @@ from relpos.bench.timing import interleaved
 from relpos.bench.whole import OURS, THEIRS, Subject, run_whole, sharing_weights
 
 _ENCODER = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-#: Shapes of published configurations; the vocabulary, which only the embedding reads, is cut.
+#: The sizes of the models of these names; the vocabulary, which only the embedding reads, is cut.
 SHAPES: dict[str, hf.PretrainedConfig] = {
     "DeBERTa v3 base": hf.DebertaV2Config(
         vocab_size=8000,
@@ -54,39 +54,40 @@ MEMORY = [("DeBERTa v3 base", 4096, True), ("T5 base, encoder", 4096, True), ("T
 
 
 def main() -> None:
-    """Measure everything, written after each row; "--memory" takes memory alone, beside the rows that are there."""
-    path, memory = Path(sys.argv[1]), "--memory" in sys.argv
-    environment = {**machine.environment(torch.get_num_threads()), "transformers": hf.__version__}
-    found: dict[str, Any] = {"environment": environment, "rows": []}
-    if memory:
-        found = json.loads(path.read_text())
-        found["rows"] = [row for row in found["rows"] if row["what"] != "memory"]
+    """Time everything, or, with "--memory", take memory alone, beside the times that are there."""
+    path = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         for name, config in SHAPES.items():
             config.save_pretrained(f"{folder}/{name}")
-        for name, length, both in MEMORY if memory else ():
-            subject = json.dumps(asdict(Subject(f"{folder}/{name}")))
-            sizes = {
-                who: alone("relpos.bench.whole", subject, str(length), who)
-                for who in ([THEIRS] if both else []) + [OURS]
-            }
-            _add(found, path, model=name, what="memory", dtype="float32", length=length, bytes=sizes)
-        for name, dtype, lengths in () if memory else FORWARD:
-            for row in run_whole(Subject(f"{folder}/{name}", 1, dtype), lengths).rows:
-                data = {key: value for key, value in asdict(row).items() if key != "length"}
-                _add(found, path, model=name, what="forward", dtype=dtype, length=row.length, **data)
-    for what, calls in () if memory else (("padded batch of 8", padded()), ("training step", training())):
+        if "--memory" in sys.argv:
+            memory(path, folder)
+        else:
+            times(path, folder)
+
+
+def memory(path: Path, folder: str) -> None:
+    """Peaks in processes of their own."""
+    found = json.loads(path.read_text())
+    found["rows"] = [row for row in found["rows"] if row["what"] != "memory"]
+    for name, length, both_ways in MEMORY:
+        subject = json.dumps(asdict(Subject(f"{folder}/{name}")))
+        who = [THEIRS, OURS] if both_ways else [OURS]
+        sizes = {one: alone("relpos.bench.whole", subject, str(length), one) for one in who}
+        _add(found, path, model=name, what="memory", dtype="float32", length=length, bytes=sizes)
+
+
+def times(path: Path, folder: str) -> None:
+    """Forward passes, then the padded batch and the step of training."""
+    environment = {**machine.environment(torch.get_num_threads()), "transformers": hf.__version__}
+    found: dict[str, Any] = {"environment": environment, "rows": []}
+    for name, dtype, lengths in FORWARD:
+        for row in run_whole(Subject(f"{folder}/{name}", 1, dtype), lengths).rows:
+            data = {key: value for key, value in asdict(row).items() if key != "length"}
+            _add(found, path, model=name, what="forward", dtype=dtype, length=row.length, **data)
+    row = {"model": "DeBERTa v3 base", "dtype": "float32", "length": 512}
+    for what, calls in (("padded batch of 8", padded()), ("training step", training())):
         for who, timing in interleaved(calls).items():
-            _add(
-                found,
-                path,
-                model="DeBERTa v3 base",
-                what=what,
-                dtype="float32",
-                length=512,
-                who=who,
-                timing=asdict(timing),
-            )
+            _add(found, path, **row, what=what, who=who, timing=asdict(timing))
 
 
 def _add(found: dict[str, Any], path: Path, **row: Any) -> None:

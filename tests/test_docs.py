@@ -24,7 +24,9 @@ def test_every_scheme_has_its_row(page: str) -> None:
     assert said == {name: [cls.__name__, cls.encodes, cls.injects_at] for name, cls in SCHEMES.items()}
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md")) + [ROOT / "benchmarks/README.md"], ids=str
+)
 def test_links_lead_somewhere_and_no_blank_is_left(page: Path) -> None:
     text = page.read_text()
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)

@@ -593,6 +593,11 @@ def test_m3_mask_and_bias_never_add_up_to_infinity(dtype: torch.dtype) -> None:
         assert not weights[hidden.expand_as(weights)].any()
         seeing = weights.float().sum(-1)[~hidden.expand_as(weights).all(-1)]
         torch.testing.assert_close(seeing, torch.ones_like(seeing), rtol=0, atol=0.01)
+    layer.q.weight.mul_(1000)  # nor beside scores of thousands
+    _, _, weights = layer(x, mask=mask, output_attentions=True)
+    assert weights.isfinite().all()
+    assert not weights[hidden.expand_as(weights)].any()
+    layer.q.weight.div_(1000)
     ids, mask = torch.tensor([[0, 0, 0], [0, 5, 6]]), torch.tensor([[0, 0, 0], [0, 1, 1]])
     assert model(ids, attention_mask=mask).last_hidden_state.isfinite().all()
 

@@ -166,7 +166,8 @@ def test_low_precision_is_no_worse_than_twice_eagers(tiny: Tiny, dtype: torch.dt
     ours = logits(relpos.hf.patch(model), tiny, given).float()
     assert not ours.isnan().any()
     sound, first = theirs.isfinite(), int(real(tiny, given)[0].sum())
-    assert sound.all() or (dtype is torch.float16 and sound[:first].all())  # LongT5's is NaN for texts with padding
+    is_longt5 = model.config.model_type == "longt5"  # whose float16 is NaN for texts with padding
+    assert sound.all() or (dtype is torch.float16 and is_longt5 and sound[:first].all())
     mine, other = ((x - exact)[sound].abs() for x in (ours, theirs))
     assert mine.pow(2).mean().sqrt() <= 2 * other.pow(2).mean().sqrt()
     assert mine.max() <= 2 * other.max()

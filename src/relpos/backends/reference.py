@@ -75,13 +75,13 @@ def _scores(call: Call, visible: Bool[Tensor, "b h Tq Tk"] | None, dtype: torch.
         elif isinstance(term, KeyDistance):
             products = products + call.scale * _key_distance(key, term, distance)
     for term in call.terms:
-        if isinstance(term, DistanceBias):
-            values = term.values(distance, dtype)
-            products = products + (values if values.dim() == 3 else values.transpose(0, 1))
-        elif isinstance(term, KeyBias):
+        if isinstance(term, KeyBias):
             products = products + _key_bias(term, query, visible)
-        elif isinstance(term, PairBias):
-            values = term.between(call.positions.query, call.positions.key, query.shape[1], dtype)
+        elif isinstance(term, (DistanceBias, PairBias)):
+            if isinstance(term, DistanceBias):
+                values = term.values(distance, dtype)
+            else:
+                values = term.between(call.positions.query, call.positions.key, query.shape[1], dtype)
             products = products + (values if values.dim() == 3 else values.transpose(0, 1))
     return products
 

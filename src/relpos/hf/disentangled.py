@@ -61,16 +61,20 @@ def distance_table(
     Of 512 rows 128 tokens meet 255, and projecting all takes half as long as everything else in the layer. Where the
     product of all is kept, or a graph is recorded for other lengths too, none is left out.
     """
-    if kept.keeps(projection) or torch.compiler.is_compiling():
-        return split_heads(kept.project(projection, embeddings)[None], width)[0], row
-    last, first = row(torch.tensor([1 - tokens, tokens - 1])).tolist()
+    reached = row
+    if kept.keeps(projection):
+        table = kept.project(projection, embeddings)
+    elif torch.compiler.is_compiling():
+        table = projection(embeddings)
+    else:
+        last, first = row(torch.tensor([1 - tokens, tokens - 1])).tolist()
+        table = projection(embeddings[first : last + 1])
 
-    def counted(distance: Tensor) -> Tensor:
-        rows: Tensor = row(distance).clamp(first, last) - first
-        return rows
+        def reached(distance: Tensor) -> Tensor:
+            rows: Tensor = row(distance).clamp(first, last) - first
+            return rows
 
-    table: Tensor = projection(embeddings[first : last + 1])
-    return split_heads(table[None], width)[0], counted
+    return split_heads(table[None], width)[0], reached
 
 
 def refuse_distances(relative_pos: Tensor | None) -> None:

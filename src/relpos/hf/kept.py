@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 _KEPT: WeakKeyDictionary[nn.Module, tuple[tuple[Tensor, ...], Tensor]] = WeakKeyDictionary()
 
 
-def keeps(projection: nn.Module) -> bool:
+def keeps(projection: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a product of `projection` can serve again: plain layers in inference on a CPU, outside of a recording."""
     return (
         type(projection) is nn.Linear
@@ -24,13 +24,12 @@ def keeps(projection: nn.Module) -> bool:
     )
 
 
-def project(projection: nn.Module, x: Float[Tensor, "R E"]) -> Float[Tensor, "R F"]:
+def project(projection: nn.Linear, x: Float[Tensor, "R E"]) -> Float[Tensor, "R F"]:
     """`projection(x)`, or what it gave before, where `x` and all weights equal those of then, bit for bit.
 
-    Comparing takes a sixth of the product's time. Version counters are no proof: writing to `.data` does not count.
+    For a projection of which `keeps` is true. Comparing takes a sixth of the product's time. Version counters are no
+    proof: writing to `.data` does not count.
     """
-    if not isinstance(projection, nn.Linear) or not keeps(projection):
-        return cast(Tensor, projection(x))
     sources = (x, projection.weight, *(() if projection.bias is None else (projection.bias,)))
     before, product = _KEPT.get(projection, ((), x))
     if len(before) != len(sources) or not all(map(_equal, sources, before)):

@@ -37,8 +37,8 @@ class FIRE(Scheme, name="fire"):
     Numerics: float32 (float64 for float64 queries) whatever the model's dtype.
     Cost: `2 W + (W + 1) H + 2` parameters; time `O(Tq Tk W H)`, in memory linear in the length by `blocked`.
     Valid: any length; not invariant to shifts past L, so pads on the left want `Positions.from_mask`.
-    Source: Li et al. 2024, equations 3 and 4, and the listing in the appendix, which has the absolute value (for keys
-        ahead), `eps` and the multiplier.
+    Source: Li et al. 2024 (arXiv 2310.04418), and the authors' listing, which has the absolute value (for keys ahead),
+        `eps` and the multiplier.
     Raises: ValueError for a size, `initial_c`, `initial_threshold` or `eps` that is not positive.
 
     >>> FIRE(num_heads=2).bias(3).shape

@@ -68,11 +68,10 @@ torch.library.register_autograd(f"{NAME}_backward", no_second_gradient("blocked"
 
 def blocked_attention(inputs: Inputs) -> Tensor:
     """The output, by the operator, or at once where nothing is recorded: no gradient, no graph, no other tensors."""
-    output: Tensor
     if inputs.pair_bias is not None:
-        output = pair_biased_attention(inputs)
-        return output
-    if is_recorded(inputs):
+        output: Tensor = pair_biased_attention(inputs)
+    elif is_recorded(inputs):
         output = torch.ops.relpos.blocked_attention(*inputs[:-1])[0]
-        return output
-    return forward(inputs)[0]
+    else:
+        output = forward(inputs)[0]
+    return output
