@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conformance import EMBED_DIM, EVERYWHERE, HEADS, RELATIVE, Built, build, name_of, place_of, tensors
+from conformance import EMBED_DIM, EVERYWHERE, HEADS, INVARIANT, RELATIVE, Built, build, name_of, place_of, tensors
 from torch import Tensor, nn
 
 import relpos
@@ -216,9 +216,10 @@ def test_m7_padding_shifts_no_relative_scheme(built: Built, pads: list[int], sid
     layer = relpos.RelativeAttention(EMBED_DIM, HEADS, build(built)).double()
     x = torch.randn(2, 8, EMBED_DIM, dtype=torch.float64)
     keep = padding(side, pads, 8)
+    positions = None if built in INVARIANT else relpos.Positions.from_mask(keep)
     for is_causal in (False, True):
         layer.is_causal = is_causal
-        together = layer(x, key_mask=keep)
+        together = layer(x, key_mask=keep, positions=positions)
         for row in range(2):
             alone = layer(x[row : row + 1, keep[row]])[0]
             torch.testing.assert_close(together[row, keep[row]], alone, rtol=0.0, atol=EXACT)

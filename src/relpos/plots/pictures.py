@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import relpos
 from relpos.plots.flow import flow_chart
 from relpos.plots.injection import injection_chart
@@ -17,11 +19,16 @@ LENGTH = 24
 
 
 def specifications(tables: Path) -> dict[str, dict[str, Any]]:
-    """Name -> Vega-Lite specification. Schemes whose trained tables are in the file `tables` are drawn with these."""
+    """Name -> Vega-Lite specification.
+
+    Schemes whose trained tables are in the file `tables` are drawn with these, others as they start, from one seed.
+    """
     found: dict[str, dict[str, Any]] = {"flow": flow_chart().to_dict(), "injection": injection_chart().to_dict()}
     trained = settings_in(tables)
     for name in relpos.names():
-        scheme = build("relpos show --docs", name, trained.get(name, {}))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            scheme = build("relpos show --docs", name, trained.get(name, {}))
         names = {table: f"{name}.{table}" for table, _ in scheme.named_parameters()} if name in trained else None
         if names:
             fill(scheme, tables, [f"{table}={tensor}" for table, tensor in names.items()])

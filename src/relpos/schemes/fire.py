@@ -97,7 +97,7 @@ class FIRE(Scheme, name="fire"):
         limit = torch.maximum(query.to(dtype), (multiplier * self.initial_threshold).abs())
         relative = _psi((key - query).to(dtype), c) / (_psi(limit, c) + self.eps)
         hidden = torch.addcmul(input_bias[:, None], input_weight[:, None], relative.flatten()).relu()
-        return torch.addmm(output_bias[:, None], output_weight, hidden).view(-1, *relative.shape)
+        return torch.addmm(output_bias[:, None], output_weight, hidden).view(len(output_bias), *relative.shape)
 
 
 def _psi(number: Float[Tensor, "*shape"], c: Float[Tensor, ""]) -> Float[Tensor, "*shape"]:
