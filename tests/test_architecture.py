@@ -34,6 +34,8 @@ HOME = {
     "transformers": {"hf", "bench"},
     "x_transformers": {"bench"},
     "disentangled_flash": {"bench"},
+    "onnxruntime": {"bench"},
+    "openvino": {"bench"},
     "altair": {"plots"},
     "vl_convert": {"plots"},
     "typer": {"cli"},

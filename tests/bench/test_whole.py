@@ -11,7 +11,8 @@ import pytest
 import torch
 import transformers as hf
 
-from relpos.bench import whole
+from relpos.bench import runtimes, whole
+from relpos.bench.report import missing
 from relpos.bench.whole import Subject, run_whole
 
 
@@ -30,16 +31,18 @@ def test_before_and_after(folder: Path, tmp_path: Path, dtype: str, monkeypatch:
     lengths = [20, 600] if dtype == "float32" else [600]
     found = run_whole(Subject(str(folder), 2, dtype), lengths, tmp_path / "model.json", said.append)
     assert [(row.length, row.who) for row in found.rows] == [
-        (length, who) for length in lengths for who in ("transformers", "relpos")
+        (length, who) for length in lengths for who in ("transformers", "relpos", "ONNX Runtime", "OpenVINO")
     ]
-    assert all(row.reason is None and row.timing is not None for row in found.rows)
-    theirs, ours = found.rows[-2:]
+    assert all(
+        row.reason is None and row.timing is not None for row in found.rows if row.who in ("transformers", "relpos")
+    )
+    theirs, ours = found.rows[-4:-2]
     # Two matrices of 4 heads and 600 x 600 pairs at least, and none.
     assert theirs.bytes >= 2 * 4 * 600 * 600 * (4 if dtype == "float32" else 2)
     assert ours.bytes < theirs.bytes / 2
     assert found.weights == "random weights, made from the configuration; its encoder"
     assert found.summary == "2 x T5Attention  patched: t5"
-    assert said == [f"loading {folder}", *(f"{length} tokens" for length in lengths)]
+    assert said == [f"loading {folder}", "exporting", *(f"{length} tokens" for length in lengths)]
     assert json.loads((tmp_path / "model.json").read_text()) == json.loads(json.dumps(found.to_json()))
 
 
@@ -64,6 +67,7 @@ def test_who_differs_gets_no_number(folder: Path, dtype: str, monkeypatch: pytes
         return model
 
     monkeypatch.setattr(whole.relpos.hf, "patch", wrong)
+    monkeypatch.setattr(runtimes, "RUNTIMES", ())
     theirs, ours = run_whole(Subject(str(folder), 1, dtype), [20]).rows
     assert theirs.timing is not None
     assert ours.timing is ours.bytes is None
@@ -77,7 +81,8 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
 
     done = run("--model", str(folder), "--lengths", "30", "--batch", "2")
     assert done.returncode == 0, done.stderr
-    assert "relpos, MiB" in done.stdout
+    assert "MiB" in done.stdout
+    assert "OpenVINO" in done.stdout
     assert "random weights, made from the configuration; its encoder" in done.stdout
     assert (tmp_path / "model.png").read_bytes()[1:4] == b"PNG"
     assert json.loads((tmp_path / "model.json").read_text())["subject"]["batch"] == 2
@@ -93,3 +98,11 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         Subject("t5", dtype="int8")
     with pytest.raises(ValueError, match="batch >= 1"):
         Subject("t5", 0)
+
+
+def test_missing_memory_has_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (whole, runtimes):
+        monkeypatch.setattr(module, "alone", lambda *arguments: "this system does not tell")
+    found = run_whole(Subject(str(folder)), [20])
+    assert all(row.timing is not None and row.bytes is None for row in found.rows)
+    assert missing(found) == [f"{row.who}: memory: this system does not tell" for row in found.rows]

@@ -14,16 +14,18 @@ if TYPE_CHECKING:  # needs transformers, which these charts do not
 
 
 def draw_whole(whole: Whole, path: Path) -> None:
-    """Draw a model's times after `patch`, as fractions of those before it, into a PNG file."""
-    before = {row.length: row.timing.median for row in whole.rows[::2] if row.timing is not None}
+    """Draw a model's times, as fractions of transformers' own, into a PNG file."""
+    theirs = whole.rows[0].who
+    before = {row.length: row.timing.median for row in whole.rows if row.who == theirs and row.timing is not None}
     ratios = [
         Ratio(f"{row.length} tokens", row.who, row.timing.median / before[row.length])
-        for row in whole.rows[1::2]
-        if row.timing is not None
+        for row in whole.rows
+        if row.who != theirs and row.timing is not None
     ]
     if ratios:
-        unit, where = "transformers' own attention", _where(whole.environment)
-        draw_speed(ratios, title=f"{whole.subject.source}, patched", unit=unit, subtitle=where, path=path)
+        subject, where = whole.subject, _where(whole.environment)
+        title = f"{subject.source}, batch {subject.batch}, {subject.dtype}"
+        draw_speed(ratios, title=title, unit=theirs, subtitle=where, path=path)
 
 
 def draw(report: Report, path: Path) -> None:

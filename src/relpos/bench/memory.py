@@ -38,7 +38,7 @@ def alone(module: str, *arguments: str) -> int | str:
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own modules
     if done.returncode:
-        return f"it failed ({done.returncode}): {done.stderr.strip().splitlines()[-1:]}"
+        return f"its process failed ({done.returncode}): {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
     return int(done.stdout)
 
 

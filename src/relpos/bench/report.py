@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -53,25 +54,43 @@ def memory_table(report: Report) -> Table:
 
 
 def whole_table(whole: Whole) -> Table:
-    """One row a length: milliseconds and memory before and after, and how many times faster."""
+    """A row for each length and who has a number at any: milliseconds, beside transformers, memory."""
     subject = whole.subject
     title = f"{subject.source}, batch {subject.batch}, {subject.dtype}"
     drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in ("tokens", "transformers, ms", "relpos, ms", "faster", "transformers, MiB", "relpos, MiB"):
-        drawn.add_column(name, justify="right", overflow="fold")
-    for theirs, ours in zip(whole.rows[::2], whole.rows[1::2], strict=True):
-        times = [
-            row.reason or "-" if row.timing is None else f"{1000 * row.timing.median:.1f}" for row in (theirs, ours)
-        ]
-        sizes = ["-" if row.bytes is None else f"{row.bytes / 2**20:.0f}" for row in (theirs, ours)]
-        drawn.add_row(str(theirs.length), *times, _times(theirs, ours), *sizes)
+    drawn.add_column("tokens", justify="right")
+    drawn.add_column("", no_wrap=True)
+    for name in ("ms", "as fast as transformers", "MiB"):
+        drawn.add_column(name, justify="right")
+    timed = {row.who for row in whole.rows if row.timing is not None}
+    for length, rows in groupby((row for row in whole.rows if row.who in timed), key=lambda row: row.length):
+        theirs, *others = rows
+        for row in (theirs, *others):
+            drawn.add_row(
+                str(length) if row is theirs else "",
+                row.who,
+                "-" if row.timing is None else f"{1000 * row.timing.median:.1f}",
+                "" if row is theirs else _times(theirs, row),
+                "-" if row.bytes is None else f"{row.bytes / 2**20:.0f}",
+            )
     return drawn
 
 
-def _times(theirs: Measured, ours: Measured) -> str:
-    if theirs.timing is None or ours.timing is None:
+def missing(whole: Whole) -> list[str]:
+    """Why numbers are missing, each reason once, with the lengths where it does not hold for all."""
+    lengths = list(dict.fromkeys(row.length for row in whole.rows))
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in whole.rows:
+        if row.reason is not None:
+            found.setdefault((row.who, row.reason), []).append(row.length)
+    where = {tuple(at): "" if at == lengths else f", {', '.join(map(str, at))} tokens" for at in found.values()}
+    return [f"{who}{where[tuple(at)]}: {reason}" for (who, reason), at in found.items()]
+
+
+def _times(theirs: Measured, other: Measured) -> str:
+    if theirs.timing is None or other.timing is None:
         return "-"
-    return f"{theirs.timing.median / ours.timing.median:.2f} x"
+    return f"{theirs.timing.median / other.timing.median:.2f} x"
 
 
 def _cell(entry: Entry) -> str:

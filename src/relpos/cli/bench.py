@@ -32,8 +32,8 @@ Width = Annotated[int | None, typer.Option(help="Width of a head.  (default: 64)
 Model = Annotated[
     str | None,
     typer.Option(
-        help="A whole model before and after relpos.hf.patch instead: a folder, a config.json (random weights) or a "
-        "name. Takes --lengths, --batch and --dtype."
+        help="A whole model before and after relpos.hf.patch instead, and in ONNX Runtime and OpenVINO where they are "
+        "installed: a folder, a config.json (random weights) or a name. Takes --lengths, --batch and --dtype."
     ),
 ]
 Memory = Annotated[bool | None, typer.Option(help="Peak memory too.  (default: only without other options)")]
@@ -100,15 +100,17 @@ def _fastest(work: "Work") -> str:
 def _run_whole(source: str, lengths: "tuple[int, ...]", batch: int | None, dtype: str | None, out: Path) -> None:
     with needs_extra("study"):
         from relpos.bench.chart import draw_whole
-        from relpos.bench.report import whole_table
+        from relpos.bench.report import missing, whole_table
     with needs_extra("hf"):
         from relpos.bench.whole import Subject, run_whole
     subject = Subject(source, 1 if batch is None else batch, dtype or "float32")
     out.mkdir(parents=True, exist_ok=True)
-    with _steps(len(lengths) + 1) as (console, progress):
+    with _steps(len(lengths) + 2) as (console, progress):
         whole = run_whole(subject, lengths, out / "model.json", progress)
     draw_whole(whole, out / "model.png")
     console.print(whole_table(whole))
+    for reason in missing(whole):
+        console.print(f"- {reason}", highlight=False, markup=False)
     console.print(f"{whole.weights}\n{whole.summary}", highlight=False)
     typer.echo(f"Results: {out / 'model.json'}\nChart: {out / 'model.png'}")
 

@@ -24,6 +24,8 @@ _MARKS = {
     "relpos": ("#CC3311", "square"),
     "x-transformers": ("#CCBB44", "cross"),
     "disentangled-flash": ("#EE7733", "triangle-left"),
+    "ONNX Runtime": ("#4477AA", "circle"),
+    "OpenVINO": ("#222222", "diamond"),
 }
 WIDTH, ROW = 560, 24
 
