@@ -37,6 +37,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "t5"
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers at once: these tests ask who has any."""
+    monkeypatch.setattr(whole, "interleaved", lambda calls: dict.fromkeys(calls, whole.Timing(1.0, 1.0, 1.0, 1)))
+    for module in (whole, runtimes):
+        monkeypatch.setattr(module, "alone", lambda *arguments: 1)
+
+
 def of_runtimes(found: Whole) -> list[Any]:
     return [row for row in found.rows if row.who in NAMES]
 
@@ -78,6 +86,7 @@ def test_who_agrees_has_time_and_memory(folder: Path) -> None:
     assert missing(found) == []
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_lower_precision_is_computed_in_it_or_has_a_reason(folder: Path) -> None:
     onnx, openvino = of_runtimes(run_whole(Subject(str(folder), 1, "bfloat16"), [40]))
     assert onnx.timing is None
@@ -86,6 +95,7 @@ def test_a_lower_precision_is_computed_in_it_or_has_a_reason(folder: Path) -> No
     assert openvino.timing is not None or "not in bfloat16" in openvino.reason
 
 
+@pytest.mark.usefixtures("quick")
 def test_who_is_not_installed_says_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.setitem(sys.modules, "openvino", None)
@@ -97,6 +107,7 @@ def test_who_is_not_installed_says_how_to_install_it(folder: Path, monkeypatch: 
     ]
 
 
+@pytest.mark.usefixtures("quick")
 def test_an_export_that_fails_is_the_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: nn.Module, *given: Tensor) -> Tensor:
         raise ValueError("no way to export this\nand more")
@@ -108,6 +119,7 @@ def test_an_export_that_fails_is_the_reason(folder: Path, monkeypatch: pytest.Mo
     assert all("torch.onnx.export fails: " in line and "no way to export this" in line for line in missing(found))
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_or_failing_runtime_gets_no_number(folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Subject(str(folder)).load()[0]
@@ -123,7 +135,6 @@ def test_a_wrong_or_failing_runtime_gets_no_number(folder: Path, dtype: str, mon
 
         return compute
 
-    monkeypatch.setattr(whole, "interleaved", lambda calls: dict.fromkeys(calls, whole.Timing(1.0, 1.0, 1.0, 1)))
     monkeypatch.setattr(runtimes, "export", lambda model, example, file: None)
     kinds = zip(NAMES, ("onnxruntime", "openvino"), (wrong, failing), strict=True)
     monkeypatch.setattr(runtimes, "RUNTIMES", tuple(runtimes.Runtime(*kind) for kind in kinds))

@@ -18,6 +18,7 @@ OPTIONS = f"--schemes t5,learned --length 16 --multiples 1,2 --steps {STEPS} --s
 
 def start(text: str, folder: Path) -> "subprocess.Popen[str]":
     source = str(Path(relpos.__file__).parents[1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "relpos.cli", "study", *OPTIONS, "--text", text, "--out", str(folder)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

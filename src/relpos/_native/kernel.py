@@ -29,7 +29,7 @@ class _Block(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("x", "by_query", "by_key", "bias", "query_row", "key_row", "runs")),
         *((name, _POINTER) for name in ("inverse", "logsumexp", "room")),
-        *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "query_rows")),
+        *((name, _LONG) for name in ("batch", "heads", "queries", "keys", "row", "query_rows")),
         *((name, _LONG) for name in ("by_key_head", "by_key_row", "by_key_batch", "bias_head")),
         *((name, _INT) for name in ("mode", "threads", "is_low")),
         ("scale", ctypes.c_float),
@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(path))
-        loaded.relpos_choose.restype = ctypes.c_char_p
+        loaded.relpos_choose.restype, loaded.relpos_room.restype = ctypes.c_char_p, _LONG
     except (OSError, AttributeError) as error:
         raise ImportError(
             f"relpos: its native kernel {path} is there and does not load: {error}. "
@@ -107,9 +107,14 @@ def runs(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None,
     if loaded is None:
         return None
     counts = torch.empty(size, dtype=torch.int32)
-    rows = (_POINTER(_address(row)) for row in (query_row, key_row))
+    rows = (_POINTER(address(row)) for row in (query_row, key_row))
     loaded.relpos_runs(*rows, _POINTER(counts.data_ptr()), _LONG(size))
     return counts
+
+
+def address(x: Tensor | None) -> int | None:
+    """Where its numbers are in memory."""
+    return None if x is None else x.data_ptr()
 
 
 def _score(block: Block, **fields: int) -> None:
@@ -129,13 +134,14 @@ def _filled(block: Block, **fields: int) -> _Block:
     batch, heads, queries, keys = scores.shape
     filled = _Block(
         x=scores.data_ptr(),
-        query_row=_address(query_row),
-        key_row=_address(key_row),
-        runs=_address(runs),
+        query_row=address(query_row),
+        key_row=address(key_row),
+        runs=address(runs),
         batch=batch,
         heads=heads,
         queries=queries,
         keys=keys,
+        row=keys,
         threads=torch.get_num_threads(),
         is_low=scores.dtype == torch.bfloat16,
         scale=scale,
@@ -149,7 +155,3 @@ def _filled(block: Block, **fields: int) -> _Block:
     if bias is not None:
         filled.bias, filled.bias_head = bias.data_ptr(), bias.stride(0) if len(bias) > 1 else 0
     return filled
-
-
-def _address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()

@@ -174,7 +174,7 @@ INLINE FLOATS NAME(neighbours)(const void *from, const int32_t *row, int64_t siz
 }
 
 /* Sums W keys' products from j on of W queries, the first of which is at `at`, with what distances say; not where they are
- * far. A query's sums are `keys` places after those of the one before. `most` holds the largest, of the last query first. */
+ * far. A query's sums are `row` places after those of the one before. `most` holds the largest, of the last query first. */
 INLINE void NAME(add_tile)(const relpos_block *a, place at, int64_t j, float *to, FLOATS most[W], const int is_low)
 {
     const int64_t n = at.n + j - (W - 1);
@@ -202,14 +202,14 @@ INLINE void NAME(add_tile)(const relpos_block *a, place at, int64_t j, float *to
     /* All loads before all stores: rows a page apart would wait for each other. */
 #pragma GCC unroll 16
     for (int m = 0; m < W; m++) {
-        sums[m] = (sums[m] + NAME(read)(at.x, (W - 1 - m) * a->keys + j, is_low)) * a->scale;
+        sums[m] = (sums[m] + NAME(read)(at.x, (W - 1 - m) * a->row + j, is_low)) * a->scale;
         if (at.bias)
             sums[m] += NAME(load)(at.bias + j + m - (W - 1));
         most[m] = NAME(larger)(most[m], sums[m]);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < W; m++)
-        NAME(store)(to + (W - 1 - m) * a->keys + j, sums[m]);
+        NAME(store)(to + (W - 1 - m) * a->row + j, sums[m]);
 }
 
 /* The same for one query, of far tiles and of all keys past the tiles; `runs` are those of the tiles' last query. Returns
@@ -331,7 +331,7 @@ INLINE void NAME(score_of)(const relpos_block *a, int64_t row, int64_t count, fl
     const int32_t *runs = a->runs + first.n - (W - 1); /* read where there are tiles */
     for (int64_t j = 0; j < tiled; j += W)
         NAME(add_tile)(a, first, j, sums, most, is_low);
-    for (int64_t i = 0; i < count; i++, sums += a->keys) {
+    for (int64_t i = 0; i < count; i++, sums += a->row) {
         const place at = place_of(a, row + i);
         const float largest = NAME(add)(a, at, runs, tiled, sums, most[W - 1 - i], is_low);
         NAME(finish)(a, at, sums, row + i, largest, is_low);
@@ -392,7 +392,7 @@ INLINE void NAME(sum_tile)(const relpos_block *a, place at, int64_t j)
     FLOATS by_number[2 * W - 1];
 #pragma GCC unroll 16
     for (int m = 0; m < W; m++)
-        by_number[m] = NAME(load)(x + (W - 1 - m) * a->keys + j);
+        by_number[m] = NAME(load)(x + (W - 1 - m) * a->row + j);
     if (a->runs[n] >= 2 * W - 1) {
         FLOATS sum = by_number[0];
 #pragma GCC unroll 16
@@ -430,8 +430,3 @@ static void NAME(sum_by_key)(const relpos_block *a, int64_t batch, int64_t head,
             sums[a->key_row[at.n + j] * a->by_key_row + j] += x[j];
     }
 }
-
-#undef FLOATS
-#undef INTS
-#undef HALVES
-#undef BITS

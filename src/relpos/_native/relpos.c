@@ -1,8 +1,9 @@
 /* What a distance adds to a block of scores, their softmax, and the sums that are its gradient.
  *
  * torch makes the products (a block's scores, its queries times the rows of a table, the rows of a table times its keys);
- * these loops read them by distance. Products are float32 or bfloat16, and every sum is float32. Deterministic: every
- * number is written by one thread, in one order. The pure torch twin is twin.py.
+ * these loops read them by distance. Products are float32 or bfloat16, and every sum is float32. The pure torch twin is
+ * twin.py. Attention in float32 is also made whole, its products included: attend.h. Deterministic: every number is
+ * written by one thread, in one order.
  */
 
 #include <math.h>
@@ -18,7 +19,7 @@ enum { RELPOS_ADD, RELPOS_SOFTMAX, RELPOS_WEIGHTS };
 
 /* As `Block` in kernel.py. */
 typedef struct {
-    void *x;                  /* [batch, heads, queries, keys] */
+    void *x;                  /* [batch, heads, queries, keys], `row` places from a query to the next */
     const void *by_query;     /* [heads, batch, queries, query_rows], or null */
     const void *by_key;       /* [heads, key_rows, batch, keys] with the strides below, or null */
     const float *bias;        /* [heads or 1, queries + keys - 1], or null */
@@ -28,11 +29,43 @@ typedef struct {
     float *inverse;           /* [batch, heads, queries] each */
     float *logsumexp;
     float *room;              /* [threads, WIDEST, keys] for bfloat16 */
-    int64_t batch, heads, queries, keys;
+    int64_t batch, heads, queries, keys, row;
     int64_t query_rows, by_key_head, by_key_row, by_key_batch, bias_head;
     int32_t mode, threads, is_low; /* is_low: x, by_query and by_key are bfloat16 */
     float scale;                   /* of all products */
 } relpos_block;
+
+/* [batch, heads, rows, numbers side by side], and how many numbers on the next of each is. */
+typedef struct {
+    float *data;
+    int64_t batch, head, row;
+} relpos_tensor;
+
+/* As `_Attention` in attention.py. */
+typedef struct {
+    relpos_tensor query, plain_query; /* queries and keys: rotated, and as they were; one where nothing rotates */
+    relpos_tensor key, plain_key, value;
+    relpos_tensor query_table, key_table; /* of no rows, or of at least WIDEST */
+    relpos_tensor output, logsumexp;
+    const float *bias;        /* [heads or 1, queries + keys - 1], or null */
+    const int32_t *query_row; /* as in relpos_block */
+    const int32_t *key_row;
+    const int32_t *runs;
+    float *room; /* relpos_room */
+    int64_t batch, heads, groups, queries, keys, depth, value_depth, query_rows, key_rows;
+    int64_t bias_head, distance, back, ahead; /* distance: of the first key from the first query; the band */
+    int32_t threads;
+    float scale; /* of all products */
+} relpos_attention;
+
+/* What a plane, a head of a row of the batch, holds in `room`: numbers from its beginning. */
+typedef struct {
+    int64_t keys, query_rows, value_depth; /* rounded up to whole panels */
+    int64_t plain_keys, values, query_table, by_key, by_key_row, plane, thread;
+    int64_t planes; /* at a time */
+} sizes;
+
+static sizes sizes_of(const relpos_attention *a);
 
 /* Where one query's numbers begin. */
 typedef struct {
@@ -45,6 +78,8 @@ typedef struct {
 #define INLINE static inline __attribute__((always_inline))
 #define WIDEST 16 /* floats in a vector */
 #define KEYS 256  /* at a time, of a thread that sums by key */
+#define STEP (2 * WIDEST)
+#define ROOM (1 << 23) /* numbers that planes at a time may hold, where that is more than one */
 
 INLINE place place_of(const relpos_block *a, int64_t row)
 {
@@ -53,7 +88,7 @@ INLINE place place_of(const relpos_block *a, int64_t row)
     const int64_t of_query = ((head * a->batch + batch) * a->queries + query) * a->query_rows;
     const int64_t of_key = head * a->by_key_head + batch * a->by_key_batch;
     return (place){
-        (char *)a->x + size * row * a->keys,
+        (char *)a->x + size * row * a->row,
         a->by_query ? (const char *)a->by_query + size * of_query : 0,
         a->by_key ? (const char *)a->by_key + size * of_key : 0,
         a->bias ? a->bias + head * a->bias_head + n : 0,
@@ -85,38 +120,56 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
 #define ISA avx512
 #define W 16
 #include "lanes.h"
+#include "attend.h"
 #undef ISA
 #undef W
+#undef FLOATS
+#undef INTS
+#undef HALVES
+#undef BITS
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define ISA avx2
 #define W 8
 #include "lanes.h"
+#include "attend.h"
 #undef ISA
 #undef W
+#undef FLOATS
+#undef INTS
+#undef HALVES
+#undef BITS
 #pragma GCC pop_options
 #endif
 #define ISA portable
 #define W 4
 #include "lanes.h"
+#include "attend.h"
 #undef ISA
 #undef W
+#undef FLOATS
+#undef INTS
+#undef HALVES
+#undef BITS
+
+typedef void work(const relpos_attention *, int64_t plane, int64_t step, float *of_plane, float *of_thread);
 
 typedef struct {
     const char *name;
-    int width;
+    int width, rows; /* of a step by query; of a step by row of the key table */
     void (*score)(const relpos_block *, int64_t, int64_t, float *);
     void (*sum_by_query)(const relpos_block *, int64_t);
     void (*sum_by_key)(const relpos_block *, int64_t, int64_t, int64_t, int64_t);
+    work *lay_out, *by_key, *attend;
 } loops;
 
 static const loops all[] = {
 #if defined(__x86_64__)
-    {"avx512", 16, score_avx512, sum_by_query_avx512, sum_by_key_avx512},
-    {"avx2", 8, score_avx2, sum_by_query_avx2, sum_by_key_avx2},
+    {"avx512", 16, 8, score_avx512, sum_by_query_avx512, sum_by_key_avx512, lay_out_avx512, by_key_avx512, attend_avx512},
+    {"avx2", 8, 4, score_avx2, sum_by_query_avx2, sum_by_key_avx2, lay_out_avx2, by_key_avx2, attend_avx2},
 #endif
-    {"portable", 4, score_portable, sum_by_query_portable, sum_by_key_portable},
+    {"portable", 4, 4, score_portable, sum_by_query_portable, sum_by_key_portable, lay_out_portable, by_key_portable, attend_portable},
 };
 static const int count = sizeof all / sizeof *all;
 
@@ -190,5 +243,56 @@ void relpos_runs(const int32_t *query_row, const int32_t *key_row, int32_t *runs
         steps = !is_step ? 1 : step * way < 0 ? 2 : steps + 1;
         way = !is_step ? 0 : step ? step : way;
         runs[n] = same >= 2 * WIDEST - 1 ? same : -steps;
+    }
+}
+
+static int64_t whole(int64_t x) { return (x + STEP - 1) / STEP * STEP; }
+
+static sizes sizes_of(const relpos_attention *a)
+{
+    sizes s = {.keys = whole(a->keys), .query_rows = whole(a->query_rows), .value_depth = whole(a->value_depth)};
+    const int64_t keys = s.keys * a->depth, is_rotated = a->plain_key.data != a->key.data;
+    s.plain_keys = is_rotated ? keys : 0;
+    s.values = s.plain_keys + keys;
+    s.query_table = s.values + s.keys * s.value_depth;
+    s.by_key = s.query_table + s.query_rows * a->depth;
+    s.by_key_row = s.keys + WIDEST; /* rows a power of two apart would share a few places of the caches */
+    s.plane = s.by_key + a->key_rows * s.by_key_row;
+    s.thread = WIDEST * (2 * a->depth + s.keys + s.query_rows + s.value_depth + 2 * WIDEST);
+    s.planes = s.plane < ROOM ? ROOM / s.plane : 1;
+    s.planes = s.planes < a->threads ? s.planes : a->threads;
+    return s;
+}
+
+/* How many numbers `room` is to have. */
+int64_t relpos_room(const relpos_attention *a)
+{
+    const sizes s = sizes_of(a);
+    return s.planes * s.plane + a->threads * s.thread;
+}
+
+/* All steps of some planes, shared among threads: each takes a stretch, and so a whole plane where there are as many. */
+static void share(const relpos_attention *a, const sizes *s, work *of_step, int64_t first, int64_t planes, int64_t steps)
+{
+    const int64_t all = planes * steps;
+#pragma omp for schedule(static)
+    for (int64_t thread = 0; thread < a->threads; thread++) {
+        float *of_thread = a->room + s->planes * s->plane + thread * s->thread;
+        for (int64_t i = all * thread / a->threads; i < all * (thread + 1) / a->threads; i++)
+            of_step(a, first + i / steps, i % steps, a->room + i / steps * s->plane, of_thread);
+    }
+}
+
+void relpos_attend(const relpos_attention *a)
+{
+    const loops *with = chosen;
+    const sizes s = sizes_of(a);
+    const int64_t planes = a->batch * a->heads;
+#pragma omp parallel num_threads(a->threads)
+    for (int64_t first = 0; first < planes; first += s.planes) {
+        const int64_t some = planes - first < s.planes ? planes - first : s.planes;
+        share(a, &s, with->lay_out, first, some, s.keys / STEP);
+        share(a, &s, with->by_key, first, some, (a->key_rows + with->rows - 1) / with->rows);
+        share(a, &s, with->attend, first, some, (a->queries + with->width - 1) / with->width);
     }
 }

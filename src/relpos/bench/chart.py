@@ -41,4 +41,5 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _where(environment: dict[str, Any]) -> str:
-    return f"{environment['cpu']}, {environment['threads']} threads, torch {environment['torch']}"
+    threads = environment["threads"]
+    return f"{environment['cpu']}, {threads} thread{'s' * (threads != 1)}, torch {environment['torch']}"

@@ -6,6 +6,7 @@ The peak is that of the operating system (resident pages), reset after the input
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from relpos.bench.agree import given
 from relpos.bench.rivals import Contender, contenders
 from relpos.bench.work import Work
 
+#: Freed tensors go back to the system at once, so that the peak is that of tensors which live together. Otherwise glibc
+#: keeps some of them, or does not: the same call took 45 MiB or 165.
+HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 STATUS, RESET, TOTAL = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
 
 
@@ -36,7 +40,8 @@ def alone(module: str, *arguments: str) -> int | str:
     if not RESET.exists():
         return "this system does not tell a process its peak memory"
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own modules
+    environment = os.environ | HEAP
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603  # ours
     if done.returncode:
         return f"its process failed ({done.returncode}): {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
     return int(done.stdout)

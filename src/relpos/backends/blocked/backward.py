@@ -26,7 +26,7 @@ from relpos.backends.blocked import gains
 from relpos.backends.blocked.inputs import Gradients, Inputs
 from relpos.backends.blocked.pair_bias import PairGradients
 from relpos.backends.blocked.pairs import without_unseen
-from relpos.backends.blocked.part import Part, multiply, parts, products
+from relpos.backends.blocked.part import Part, areas, multiply, parts, products
 from relpos.backends.blocked.scratch import SCRATCH
 from relpos.backends.call import wide
 from relpos.backends.operators import add_over_rows
@@ -51,7 +51,7 @@ def backward(
         inner = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
     grads = Gradients.zeros(given)
     number = 0
-    for part in parts(inputs, dtype):
+    for part in (part for area in areas(inputs) for part in parts(inputs, area, dtype)):
         sums = _Sums(part, grads, of_pairs)
         of_output = grad_output[part.rows, part.heads].to(dtype)
         for tile in part.tiles:

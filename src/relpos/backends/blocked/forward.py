@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relpos._native import chosen
+from relpos.backends.blocked import whole
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.pairs import without_unseen
-from relpos.backends.blocked.part import Part, parts, products
+from relpos.backends.blocked.part import Part, areas, parts, products
 from relpos.backends.call import wide
 from relpos.backends.operators import laid_out
 from relpos.backends.tiles import Tile
@@ -21,16 +22,20 @@ def forward(inputs: Inputs) -> tuple[Float[Tensor, "B H Tq Dv"], Float[Tensor, "
     output = laid_out(inputs.query, value=inputs.value).zero_()
     logsumexp = inputs.query.new_zeros(inputs.query.shape[:3], dtype=wide(inputs.query.dtype))
     number = 0
-    for part in parts(inputs, products(inputs)):
-        for tile in part.tiles:
-            rows, inverse, sums = _attend(part, tile, number)
-            to = output[part.rows, part.heads, tile.query_rows]
-            if inverse is None:
-                to.copy_(rows)
-            else:
-                torch.mul(rows, inverse[..., None], out=to)
-            logsumexp[part.rows, part.heads, tile.query_rows] = sums
-            number += 1
+    for area in areas(inputs):
+        if whole.takes(inputs, area):
+            whole.attend(inputs, area, output, logsumexp)
+            continue
+        for part in parts(inputs, area, products(inputs)):
+            for tile in part.tiles:
+                rows, inverse, sums = _attend(part, tile, number)
+                to = output[part.rows, part.heads, tile.query_rows]
+                if inverse is None:
+                    to.copy_(rows)
+                else:
+                    torch.mul(rows, inverse[..., None], out=to)
+                logsumexp[part.rows, part.heads, tile.query_rows] = sums
+                number += 1
     return output, logsumexp
 
 

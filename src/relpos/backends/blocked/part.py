@@ -257,22 +257,20 @@ class Area:
         self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
 
 
-def parts(inputs: Inputs, dtype: torch.dtype) -> Iterator[Part]:
-    """All of a call, products in `dtype`: as many batch rows and heads at a time as hold about `SCORES` scores."""
+def parts(inputs: Inputs, area: Area, dtype: torch.dtype) -> Iterator[Part]:
+    """All of an area, products in `dtype`: as many batch rows and heads at a time as hold about `SCORES` scores."""
     shared, is_paired = inputs.key.shape[1], inputs.pair_bias is not None
-    for area in _areas(inputs):
-        most = PAIRED_SCORES if is_paired else SCORES
-        fit = max(most // (area.most_scores * (inputs.query.shape[1] // shared)), shared if is_paired else PLANES)
-        rows, some = max(fit // shared, 1), min(fit, shared)
-        start, stop = area.segment.rows.start, area.segment.rows.stop
-        for row in range(start, stop, rows):
-            for head in range(0, shared, some):
-                yield Part(
-                    inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)), dtype
-                )
+    most = PAIRED_SCORES if is_paired else SCORES
+    fit = max(most // (area.most_scores * (inputs.query.shape[1] // shared)), shared if is_paired else PLANES)
+    rows, some = max(fit // shared, 1), min(fit, shared)
+    start, stop = area.segment.rows.start, area.segment.rows.stop
+    for row in range(start, stop, rows):
+        for head in range(0, shared, some):
+            yield Part(inputs, area, slice(row, min(row + rows, stop)), slice(head, min(head + some, shared)), dtype)
 
 
-def _areas(inputs: Inputs) -> Iterator[Area]:
+def areas(inputs: Inputs) -> Iterator[Area]:
+    """All of a call."""
     batch, query_len, key_len = len(inputs.query), inputs.query.shape[2], inputs.key.shape[2]
     if inputs.is_paired:
         offset = 0 if inputs.has_numbers else inputs.offset
