@@ -5,15 +5,19 @@
  */
 
 #define PANEL (2 * W)
+#define SOME 256 /* keys at a time, whose values stay near while all queries read them */
 #define ROWS (W < 8 ? W : W / 2) /* at a time, of the first factor: as many sums as there are registers for */
 
-/* out = x panel: ROWS rows of `depth` numbers each, times a panel. */
-INLINE void NAME(multiply)(const float *x, int64_t x_row, const float *panel, int64_t depth, float *out, int64_t out_row)
+/* out = x panel, or out += x panel: ROWS rows of `depth` numbers each, times a panel. */
+INLINE void NAME(multiply)(const float *x, int64_t x_row, const float *panel, int64_t depth, float *out,
+                           int64_t out_row, int is_more)
 {
     FLOATS low[ROWS], high[ROWS];
 #pragma GCC unroll 8
-    for (int i = 0; i < ROWS; i++)
-        low[i] = high[i] = (FLOATS){0};
+    for (int i = 0; i < ROWS; i++) {
+        low[i] = is_more ? NAME(load)(out + i * out_row) : (FLOATS){0};
+        high[i] = is_more ? NAME(load)(out + i * out_row + W) : (FLOATS){0};
+    }
     for (int64_t d = 0; d < depth; d++, panel += PANEL) {
         const FLOATS left = NAME(load)(panel), right = NAME(load)(panel + W);
 #pragma GCC unroll 8
@@ -32,10 +36,10 @@ INLINE void NAME(multiply)(const float *x, int64_t x_row, const float *panel, in
 
 /* The same of W rows. */
 INLINE void NAME(multiply_all)(const float *x, int64_t x_row, const float *panel, int64_t depth, float *out,
-                               int64_t out_row)
+                               int64_t out_row, int is_more)
 {
     for (int i = 0; i < W; i += ROWS)
-        NAME(multiply)(x + i * x_row, x_row, panel, depth, out + i * out_row, out_row);
+        NAME(multiply)(x + i * x_row, x_row, panel, depth, out + i * out_row, out_row, is_more);
 }
 
 /* Rows become columns: W of them, zero from number `count` on, of W numbers each, or of `depth` where that is less. */
@@ -117,7 +121,8 @@ static void NAME(by_key)(const relpos_attention *a, int64_t plane, int64_t step,
     float *to = room + s.by_key + r * s.by_key_row;
     (void)unused;
     for (int64_t j = 0; j < s.keys; j += PANEL)
-        NAME(multiply)(table, a->key_table.row, room + s.plain_keys + j * a->depth, a->depth, to + j, s.by_key_row);
+        NAME(multiply)(table, a->key_table.row, room + s.plain_keys + j * a->depth, a->depth, to + j, s.by_key_row,
+                       0);
 }
 
 /* W queries' vectors side by side; where fewer are left, the first again. */
@@ -151,7 +156,7 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
     float *plain = by_query + W * table_row, *sums = plain + W * a->depth;
     NAME(queries)(a, a->query, batch, head, first, query);
     for (int64_t j = low; j < high; j += PANEL)
-        NAME(multiply_all)(query, a->depth, room + j * a->depth, a->depth, scores + j - low, row);
+        NAME(multiply_all)(query, a->depth, room + j * a->depth, a->depth, scores + j - low, row, 0);
     const int64_t n = a->queries - first - count + low;
     if (a->query_rows) {
         int32_t least = a->query_row[n], most = least;
@@ -161,7 +166,7 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
         }
         NAME(queries)(a, a->plain_query, batch, head, first, plain);
         for (int64_t r = least / PANEL * PANEL; r <= most; r += PANEL)
-            NAME(multiply_all)(plain, a->depth, room + s.query_table + r * a->depth, a->depth, by_query + r, table_row);
+            NAME(multiply_all)(plain, a->depth, room + s.query_table + r * a->depth, a->depth, by_query + r, table_row, 0);
     }
     float inverse[W];
     const relpos_block block = {
@@ -186,7 +191,9 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
     };
     NAME(score_of)(&block, 0, count, 0, 0);
     for (int64_t c = 0; c < s.value_depth; c += PANEL)
-        NAME(multiply_all)(scores, row, room + s.values + c * s.keys + low * PANEL, keys, sums + c, s.value_depth);
+        for (int64_t j = 0; j < keys; j += SOME)
+            NAME(multiply_all)(scores + j, row, room + s.values + c * s.keys + (low + j) * PANEL,
+                               keys - j < SOME ? keys - j : SOME, sums + c, s.value_depth, j > 0);
     for (int64_t i = 0; i < count; i++)
         for (int64_t c = 0; c < a->value_depth; c++)
             output[i * a->output.row + c] = sums[i * s.value_depth + c] * inverse[i];
@@ -194,3 +201,4 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
 
 #undef PANEL
 #undef ROWS
+#undef SOME
