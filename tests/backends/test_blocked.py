@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import relpos
 from relpos import Positions
 from relpos._native import Block, kernel
-from relpos.backends.blocked import pair_bias, part, scratch
+from relpos.backends.blocked import pair_bias, part, scratch, whole
 from relpos.schemes import Scheme
 
 #: What only this backend computes.
@@ -71,9 +71,11 @@ def test_the_native_kernel_was_built() -> None:
     assert kernel.loops() in ("avx512", "avx2", "portable")
 
 
-@pytest.fixture(params=["kernel", "twin"])
+@pytest.fixture(params=["kernel", "kernel by blocks", "twin"])
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the native kernel, where it was built, and without."""
+    """With the native kernel, where it was built: all that it can, or only what it does to blocks; and without."""
+    if request.param == "kernel by blocks":
+        monkeypatch.setattr(whole, "takes", lambda inputs, area: False)
     if request.param == "twin":
         monkeypatch.setattr(kernel, "library", lambda: None)
     elif kernel.library() is None:

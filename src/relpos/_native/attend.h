@@ -97,12 +97,9 @@ static void NAME(lay_out)(const relpos_attention *a, int64_t plane, int64_t step
                            room + s.plain_keys + j * a->depth);
         for (int64_t k = j; k < j + PANEL && k < a->keys; k++) {
             const float *value = NAME(row)(a->value, batch, shared, k);
-            for (int64_t c = 0; c < s.value_depth; c += PANEL) {
-                float *to = room + s.values + c * s.keys + k * PANEL;
+            for (int64_t c = 0; c < a->value_depth; c += PANEL) {
                 const int64_t some = a->value_depth - c;
-                if (some < PANEL)
-                    memset(to, 0, 4 * PANEL);
-                memcpy(to, value + c, some < PANEL ? 4 * some : 4 * PANEL);
+                memcpy(room + s.values + c * s.keys + k * PANEL, value + c, 4 * (some < PANEL ? some : PANEL));
             }
         }
     }
@@ -190,7 +187,7 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
         .scale = a->scale,
     };
     NAME(score_of)(&block, 0, count, 0, 0);
-    for (int64_t c = 0; c < s.value_depth; c += PANEL)
+    for (int64_t c = 0; c < a->value_depth; c += PANEL)
         for (int64_t j = 0; j < keys; j += SOME)
             NAME(multiply_all)(scores + j, row, room + s.values + c * s.keys + (low + j) * PANEL,
                                keys - j < SOME ? keys - j : SOME, sums + c, s.value_depth, j > 0);

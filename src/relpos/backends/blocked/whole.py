@@ -70,8 +70,7 @@ def _each(x: Tensor, plain: Tensor | None, rows: slice, tokens: slice) -> tuple[
 
 
 def _rows(x: Float[Tensor, "B H T D"], rows: slice, tokens: slice) -> Float[Tensor, "b H t D"]:
-    x = x[rows, :, tokens]
-    return x if x.stride(3) == 1 else x.contiguous()
+    return _side_by_side(x[rows, :, tokens])
 
 
 def _table(table: Tensor | None, rows: slice) -> Float[Tensor, "some r D"] | None:
@@ -81,7 +80,12 @@ def _table(table: Tensor | None, rows: slice) -> Float[Tensor, "some r D"] | Non
     missing = FEWEST_ROWS - table.shape[1]
     if missing > 0:
         table = F.pad(table, (0, 0, 0, missing))
-    return table.to(torch.float32).contiguous()
+    return _side_by_side(table.to(torch.float32))
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """The numbers of each row next to each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _bias(inputs: Inputs, area: Area, places: slice) -> Float[Tensor, "some n"] | None:
