@@ -83,7 +83,17 @@ INLINE float *NAME(row)(relpos_tensor x, int64_t batch, int64_t head, int64_t ro
     return x.data + batch * x.batch + head * x.head + row * x.row;
 }
 
-/* The panels of STEP keys, of their values, and of as large a part of the query table. */
+/* The rows that some numbers name: the smallest and the largest of them. */
+INLINE void NAME(reach)(const int32_t *row, int64_t count, int32_t *least, int32_t *most)
+{
+    *least = *most = row[0];
+    for (int64_t i = 1; i < count; i++) {
+        *least = row[i] < *least ? row[i] : *least;
+        *most = row[i] > *most ? row[i] : *most;
+    }
+}
+
+/* The panels of STEP keys, of their values, and of as large a part of the query table; the rows that those keys meet. */
 static void NAME(lay_out)(const relpos_attention *a, int64_t plane, int64_t step, float *room, float *unused)
 {
     const sizes s = sizes_of(a);
@@ -103,13 +113,23 @@ static void NAME(lay_out)(const relpos_attention *a, int64_t plane, int64_t step
             }
         }
     }
+    if (a->key_rows) {
+        /* The queries that see any of these keys, and those beside them, whose scores are made together. */
+        const int64_t j = STEP * step, end = a->keys < j + STEP ? a->keys : j + STEP;
+        const int64_t from = a->distance + j - a->ahead - 2 * PANEL, to = a->distance + end + a->back + 2 * PANEL;
+        const int64_t low = from > 0 ? from : 0, high = to < a->queries ? to : a->queries;
+        int32_t *rows = (int32_t *)(room + s.rows) + 2 * step;
+        rows[0] = 0, rows[1] = -1;
+        if (low < high)
+            NAME(reach)(a->key_row + a->queries - high + j, high - low + end - j - 1, rows, rows + 1);
+    }
     const int64_t steps = s.keys / STEP, panels = s.query_rows / PANEL;
     for (int64_t r = panels * step / steps * PANEL; r < panels * (step + 1) / steps * PANEL; r += PANEL)
         NAME(panel_of)(NAME(row)(a->query_table, 0, head, r), a->query_table.row, a->query_rows - r, a->depth,
                        room + s.query_table + r * a->depth);
 }
 
-/* ROWS rows of the key table times all keys; the last ones are as many too. */
+/* ROWS rows of the key table times the keys that meet any of them; the last ones are as many too. */
 static void NAME(by_key)(const relpos_attention *a, int64_t plane, int64_t step, float *room, float *unused)
 {
     const sizes s = sizes_of(a);
@@ -117,9 +137,11 @@ static void NAME(by_key)(const relpos_attention *a, int64_t plane, int64_t step,
     const float *table = NAME(row)(a->key_table, 0, plane % a->heads, r);
     float *to = room + s.by_key + r * s.by_key_row;
     (void)unused;
+    const int32_t *rows = (const int32_t *)(room + s.rows);
     for (int64_t j = 0; j < s.keys; j += PANEL)
-        NAME(multiply)(table, a->key_table.row, room + s.plain_keys + j * a->depth, a->depth, to + j, s.by_key_row,
-                       0);
+        if (r <= rows[j / STEP * 2 + 1] && rows[j / STEP * 2] < r + ROWS)
+            NAME(multiply)(table, a->key_table.row, room + s.plain_keys + j * a->depth, a->depth, to + j, s.by_key_row,
+                           0);
 }
 
 /* W queries' vectors side by side; where fewer are left, the first again. */
@@ -156,11 +178,8 @@ static void NAME(attend)(const relpos_attention *a, int64_t plane, int64_t step,
         NAME(multiply_all)(query, a->depth, room + j * a->depth, a->depth, scores + j - low, row, 0);
     const int64_t n = a->queries - first - count + low;
     if (a->query_rows) {
-        int32_t least = a->query_row[n], most = least;
-        for (int64_t i = n; i < n + keys + count - 1; i++) {
-            least = a->query_row[i] < least ? a->query_row[i] : least;
-            most = a->query_row[i] > most ? a->query_row[i] : most;
-        }
+        int32_t least, most;
+        NAME(reach)(a->query_row + n, keys + count - 1, &least, &most);
         NAME(queries)(a, a->plain_query, batch, head, first, plain);
         for (int64_t r = least / PANEL * PANEL; r <= most; r += PANEL)
             NAME(multiply_all)(plain, a->depth, room + s.query_table + r * a->depth, a->depth, by_query + r, table_row, 0);

@@ -61,7 +61,7 @@ typedef struct {
 /* What a plane, a head of a row of the batch, holds in `room`: numbers from its beginning. */
 typedef struct {
     int64_t keys, query_rows, value_depth; /* rounded up to whole panels */
-    int64_t plain_keys, values, query_table, by_key, by_key_row, plane, thread;
+    int64_t plain_keys, values, query_table, rows, by_key, by_key_row, plane, thread;
     int64_t planes; /* at a time */
 } sizes;
 
@@ -255,7 +255,8 @@ static sizes sizes_of(const relpos_attention *a)
     s.plain_keys = is_rotated ? keys : 0;
     s.values = s.plain_keys + keys;
     s.query_table = s.values + s.keys * s.value_depth;
-    s.by_key = s.query_table + s.query_rows * a->depth;
+    s.rows = s.query_table + s.query_rows * a->depth;
+    s.by_key = s.rows + 2 * s.keys / STEP;
     s.by_key_row = s.keys + WIDEST; /* rows a power of two apart would share a few places of the caches */
     s.plane = s.by_key + a->key_rows * s.by_key_row;
     s.thread = WIDEST * (2 * a->depth + s.keys + s.query_rows + s.value_depth + 2 * WIDEST);
