@@ -169,6 +169,18 @@ def test_kept_beside_the_model_and_freed(tiny: Tiny) -> None:
 
 
 @torch.no_grad()
+def test_layers_share_one_copy_of_the_embedding(tiny: Tiny) -> None:
+    _, ours = pair(tiny)
+    ours(**inputs(tiny, 1, 9))
+    copies = [kept._KEPT[child][0][0] for child in ours.modules() if child in kept._KEPT]
+    assert len(copies) > 1
+    assert len({x.untyped_storage().data_ptr() for x in copies}) == 1
+    assert copies[0].untyped_storage().data_ptr() != embedding(ours).untyped_storage().data_ptr()
+    relpos.hf.restore(ours)
+    assert not any(child in kept._SHARED for child in ours.modules())
+
+
+@torch.no_grad()
 def test_rows_that_no_pair_meets_are_not_projected(products: list[int]) -> None:
     tiny = TINY["v1"]
     _, ours = pair(tiny)

@@ -44,6 +44,11 @@ class DisentangledEmbeddings(Patched):
 class DisentangledEncoder(Patched):
     """The stack around the attention."""
 
+    def get_rel_embedding(self: Any) -> Float[Tensor, "R E"] | None:
+        """The embedding of distances that all layers project."""
+        embedding = self.replaces.get_rel_embedding(self)
+        return None if embedding is None else kept.shared(self, embedding)
+
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
         """The padding mask as it is, and pairs with an axis for the heads."""
         return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask

@@ -11,6 +11,20 @@ from torch import Tensor, nn
 
 #: Of a projection: the input, weight and bias of its last product, copied, and the product.
 _KEPT: WeakKeyDictionary[nn.Module, tuple[tuple[Tensor, ...], Tensor]] = WeakKeyDictionary()
+#: Of a stack of layers: a copy of the embedding that all of them project.
+_SHARED: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+
+
+def shared(stack: nn.Module, embedding: Tensor) -> Tensor:
+    """The copy of the embedding that was made before, where both are equal bit for bit, so that each layer sees at once
+    that nothing has changed; else a new one. The embedding itself where no product is kept.
+    """
+    if embedding.device.type != "cpu" or not _is_plain_inference(stack):
+        return embedding
+    before = _SHARED.get(stack)
+    if before is None or not _equal(embedding, before):
+        before = _SHARED[stack] = embedding.detach().clone()
+    return before
 
 
 def keeps(projection: nn.Module) -> TypeGuard[nn.Linear]:
@@ -18,8 +32,7 @@ def keeps(projection: nn.Module) -> TypeGuard[nn.Linear]:
     return (
         type(projection) is nn.Linear
         and projection.weight.device.type == "cpu"
-        and not (torch.is_grad_enabled() or projection.training or torch.is_autocast_enabled("cpu"))
-        and not (torch.compiler.is_compiling() or torch._C._get_tracing_state())
+        and _is_plain_inference(projection)
         and not (projection._forward_hooks or projection._forward_pre_hooks)
     )
 
@@ -34,7 +47,8 @@ def project(projection: nn.Linear, x: Float[Tensor, "R E"]) -> Float[Tensor, "R 
     before, product = _KEPT.get(projection, ((), x))
     if len(before) != len(sources) or not all(map(_equal, sources, before)):
         product = projection(x)
-        _KEPT[projection] = tuple(source.detach().clone() for source in sources), product
+        copies = (source.detach() if _is_shared(source) else source.detach().clone() for source in sources)
+        _KEPT[projection] = tuple(copies), product
     return product
 
 
@@ -42,12 +56,26 @@ def forget(module: nn.Module) -> None:
     """Free what was kept of the projections in `module`."""
     for child in module.modules():
         _KEPT.pop(child, None)
+        _SHARED.pop(child, None)
+
+
+def _is_plain_inference(module: nn.Module) -> bool:
+    if torch.is_grad_enabled() or module.training or torch.is_autocast_enabled("cpu"):
+        return False
+    return not (torch.compiler.is_compiling() or torch._C._get_tracing_state())
+
+
+def _is_shared(x: Tensor) -> bool:
+    """Whether it lies in a copy that nobody writes to."""
+    return any(x.untyped_storage().data_ptr() == copy.untyped_storage().data_ptr() for copy in _SHARED.values())
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:
     """Bit for bit; eight bytes at a time take half the time of numbers."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return False
+    if x.data_ptr() == y.data_ptr():  # a copy made here, of which both are views
+        return True
     x, y = (bits.reshape(-1).view(torch.uint8) for bits in (x.detach(), y))
     whole = len(x) // 8 * 8 if x.storage_offset() % 8 == 0 else 0
     return torch.equal(x[whole:], y[whole:]) and torch.equal(x[:whole].view(torch.int64), y[:whole].view(torch.int64))
