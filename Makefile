@@ -16,8 +16,9 @@ docs: $(READY)
 	$(VENV)/bin/relpos show --docs docs/pictures --weights docs/study/tables.safetensors
 	$(VENV)/bin/relpos schemes --update docs/schemes.md --update README.md
 
+# A test computes on one thread; a process for each core.
 test: $(READY)
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .
