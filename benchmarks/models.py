@@ -1,4 +1,4 @@
-"""Whole Hugging Face models of base shapes before and after `relpos.hf.patch`, with random weights.
+"""Whole Hugging Face models of base shapes before and after `relpos.hf.patch`, and exported, with random weights.
 
     python benchmarks/models.py RESULTS.json, then the same with --memory
 
@@ -20,6 +20,7 @@ import transformers as hf
 
 import relpos.hf
 from relpos import files, machine
+from relpos.bench import runtimes
 from relpos.bench.memory import alone
 from relpos.bench.timing import interleaved
 from relpos.bench.whole import OURS, THEIRS, Subject, run_whole, sharing_weights
@@ -78,7 +79,11 @@ def memory(path: Path, folder: str) -> None:
 
 def times(path: Path, folder: str) -> None:
     """Forward passes, then the padded batch and the step of training."""
-    environment = {**machine.environment(torch.get_num_threads()), "transformers": hf.__version__}
+    environment = {
+        **machine.environment(torch.get_num_threads()),
+        "transformers": hf.__version__,
+        **runtimes.versions(),
+    }
     found: dict[str, Any] = {"environment": environment, "rows": []}
     for name, dtype, lengths in FORWARD:
         for row in run_whole(Subject(f"{folder}/{name}", 1, dtype), lengths).rows:
