@@ -164,12 +164,15 @@ typedef struct {
     work *lay_out, *by_key, *attend;
 } loops;
 
+#define LOOPS(isa, width, rows) \
+    {#isa, width, rows, score_##isa, sum_by_query_##isa, sum_by_key_##isa, lay_out_##isa, by_key_##isa, attend_##isa}
+
 static const loops all[] = {
 #if defined(__x86_64__)
-    {"avx512", 16, 8, score_avx512, sum_by_query_avx512, sum_by_key_avx512, lay_out_avx512, by_key_avx512, attend_avx512},
-    {"avx2", 8, 4, score_avx2, sum_by_query_avx2, sum_by_key_avx2, lay_out_avx2, by_key_avx2, attend_avx2},
+    LOOPS(avx512, 16, 8),
+    LOOPS(avx2, 8, 4),
 #endif
-    {"portable", 4, 4, score_portable, sum_by_query_portable, sum_by_key_portable, lay_out_portable, by_key_portable, attend_portable},
+    LOOPS(portable, 4, 4),
 };
 static const int count = sizeof all / sizeof *all;
 

@@ -72,13 +72,7 @@ class Tile:
 
     def banded(self, strip: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
         """Numbers of this tile's distances, smallest first, -inf where the band hides them."""
-        if self.hidden == (0, 0):
-            return strip
-        below, above = self.hidden
-        strip = strip.clone()
-        strip[..., :below] = -torch.inf
-        strip[..., strip.shape[-1] - above :] = -torch.inf
-        return strip
+        return banded(strip, self.hidden)
 
     def keys(self, x: Float[Tensor, "B G Tk D"]) -> Float[Tensor, "b G k D"]:
         """This tile's keys or values, zero where nobody may see them: 0 * inf would be NaN."""
@@ -95,6 +89,17 @@ class Tile:
         below, above = self.hidden
         size = self.end - self.first + self.high - self.low - 1
         return max(self.end - self.first - 1, below), min(self.high - self.low, size - above)
+
+
+def banded(strip: Float[Tensor, "*b n"], hidden: tuple[int, int]) -> Float[Tensor, "*b n"]:
+    """-inf for so many numbers from the first on and from the last back."""
+    below, above = hidden
+    if hidden == (0, 0):
+        return strip
+    strip = strip.clone()
+    strip[..., :below] = -torch.inf
+    strip[..., strip.shape[-1] - above :] = -torch.inf
+    return strip
 
 
 def _cut(x: Tensor, rows: slice, tokens: slice) -> Tensor:

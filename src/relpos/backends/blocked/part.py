@@ -250,11 +250,20 @@ class Area:
         tables = (inputs.query_table, inputs.key_table)
         self.table_rows = Rows(inputs.query_row, inputs.key_row, tables, inputs.size, where)
         self.value_rows = Rows(inputs.value_row, None, (inputs.value_table, None), inputs.size, where)
-        keys, band = segment.keys[1] - segment.keys[0], (inputs.back, inputs.ahead)
-        size = FEWEST if inputs.pair_bias is not None else max(min(MOST // keys, ROWS), FEWEST)
-        band = band if pairs is None else (UNBOUNDED, UNBOUNDED)
-        self.tiles = list(tiles(segment, band, size, whole=False, has_table=True, has_key_bias=True))
-        self.most_scores = max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
+        self.band = (inputs.back, inputs.ahead) if pairs is None else (UNBOUNDED, UNBOUNDED)
+        self.is_paired = inputs.pair_bias is not None
+
+    @functools.cached_property
+    def tiles(self) -> list[Tile]:
+        """Its blocks."""
+        keys = self.segment.keys[1] - self.segment.keys[0]
+        size = FEWEST if self.is_paired else max(min(MOST // keys, ROWS), FEWEST)
+        return list(tiles(self.segment, self.band, size, whole=False, has_table=True, has_key_bias=True))
+
+    @functools.cached_property
+    def most_scores(self) -> int:
+        """Scores of a head in its largest block."""
+        return max((tile.end - tile.first) * (tile.high - tile.low) for tile in self.tiles)
 
 
 def parts(inputs: Inputs, area: Area, dtype: torch.dtype) -> Iterator[Part]:

@@ -11,6 +11,7 @@ from relpos._native import Attention, attend_whole, kernel
 from relpos.backends.blocked.inputs import Inputs
 from relpos.backends.blocked.part import Area
 from relpos.backends.blocked.scratch import SCRATCH
+from relpos.backends.tiles import banded
 
 #: Rows of a table that the kernel multiplies, at least.
 FEWEST_ROWS = 16
@@ -52,7 +53,7 @@ def attend(inputs: Inputs, area: Area, output: Float[Tensor, "B H Tq Dv"], logsu
             query_row=None if tables.query_row is None else tables.query_row[places],
             key_row=None if tables.key_row is None else tables.key_row[places],
             runs=tables.runs[places],
-            bias=_bias(inputs, area, places),
+            bias=_bias(inputs, places),
             distance=segment.offset + low - first,
             back=min(inputs.back, FAR),
             ahead=min(inputs.ahead, FAR),
@@ -88,14 +89,10 @@ def _side_by_side(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _bias(inputs: Inputs, area: Area, places: slice) -> Float[Tensor, "some n"] | None:
+def _bias(inputs: Inputs, places: slice) -> Float[Tensor, "some n"] | None:
     """The bias of each distance, -inf outside of the band."""
-    bias = None if inputs.bias is None else inputs.bias[:, places]
-    below = -inputs.back - (inputs.least + places.start)
-    above = inputs.least + places.stop - 1 - inputs.ahead
-    if below <= 0 and above <= 0:
-        return bias
-    bias = torch.zeros(1, places.stop - places.start) if bias is None else bias.clone()
-    bias[:, : max(below, 0)] = -torch.inf
-    bias[:, bias.shape[1] - max(above, 0) :] = -torch.inf
-    return bias
+    least, most = inputs.least + places.start, inputs.least + places.stop - 1
+    hidden = (max(-inputs.back - least, 0), max(most - inputs.ahead, 0))
+    if inputs.bias is not None:
+        return _side_by_side(banded(inputs.bias[:, places], hidden))
+    return None if hidden == (0, 0) else banded(torch.zeros(1, places.stop - places.start), hidden)
