@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,24 +45,31 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def launch() -> Iterator[Callable[[], Browser]]:
+    """Starts a browser."""
     assert CHROMIUM is not None, "RELPOS_BROWSER=required, and there is no Chromium on this machine"
     # No name resolves and the only way out is a port on which nobody listens.
     cut_off = ["--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9", "--disable-background-networking"]
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=cut_off)
+        yield lambda: playwright.chromium.launch(executable_path=CHROMIUM, args=cut_off)
 
 
-def open_study(browser: Browser, found: StudyResult, folder: Path) -> Opened:
+@pytest.fixture(scope="module")
+def browser(launch: Callable[[], Browser]) -> Browser:
+    return launch()
+
+
+def open_study(browser: Browser, found: StudyResult, folder: Path, width: int = 1440) -> Opened:
     """The page of a study, drawn, in a browser window of its own."""
     path = write_page(found, folder)
-    opened = Opened(browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light").new_page())
+    opened = Opened(browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light").new_page())
     opened.page.on("request", lambda request: opened.requests.append(request.url))
     opened.page.on("console", lambda message: opened.said.append(message.text))
     opened.page.on("pageerror", lambda error: opened.said.append(str(error)))
     opened.page.on("dialog", lambda dialog: (opened.said.append(dialog.message), dialog.dismiss()))
     opened.page.goto(path.as_uri())
-    opened.page.wait_for_function("document.documentElement.dataset.drawn", timeout=60_000)
+    # By the clock: "in the next frame" never comes in a browser that stopped making frames (see `makes_frames`).
+    opened.page.wait_for_function("document.documentElement.dataset.drawn", timeout=60_000, polling=50)
     assert opened.requests == [path.as_uri()]
     return opened
 
@@ -93,10 +101,9 @@ def test_the_browser_has_no_network(browser: Browser) -> None:
 
 def test_every_chart_is_drawn(opened: Opened) -> None:
     page = opened.page
-    places = page.locator("[data-chart]").evaluate_all("all => all.map(each => each.id)")
-    assert len(places) == 1 + 3 + 9 + 8
-    assert page.evaluate("document.documentElement.dataset.drawn") == str(len(places))
-    for place in places:
+    assert len(places(page)) == 1 + 3 + 9 + 8
+    assert page.evaluate("document.documentElement.dataset.drawn") == str(len(places(page)))
+    for place in places(page):
         box = page.locator(f"#{place} svg").bounding_box()
         assert box is not None
         assert box["width"] > 80
@@ -240,23 +247,53 @@ def test_light_and_dark_are_two_drawings_of_one_page(opened: Opened) -> None:
     assert len(set(light)) == len(set(dark)) == 1 + len(BASE)
 
 
-def test_nothing_is_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [1440, 768, 390, 320])
+def test_nothing_is_wider_than_the_screen(browser: Browser, tmp_path: Path, width: int) -> None:
     """From a wide screen to a narrow phone, with several seeds, whose numbers are longer."""
-    opened = open_study(browser, study(seeds=({}, {"t5": (5.0, 4.0, 4.0)})), tmp_path)
-    for width in (1440, 768, 390, 320):
-        opened.page.set_viewport_size({"width": width, "height": 800})
-        for place, lines in (("perplexity", len(BASE)), ("position-128", len(BASE) - 1)):
-            opened.page.wait_for_function(
-                "([id, width]) => { const box = document.querySelector(`#${id} svg`)?.getBoundingClientRect();"
-                "return box && box.left >= 0 && box.right <= width + 1; }",
-                arg=[place, width],
-                timeout=10_000,
-            )
-            assert opened.marks(place, "line").count() == lines
-        names = opened.page.locator("#perplexity g.mark-text.role-mark text").count()
-        assert (names > len(BASE)) == (width > 640)
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    opened = open_study(browser, study(seeds=({}, {"t5": (5.0, 4.0, 4.0)})), tmp_path, width)
+    assert fits(opened.page, width)
+    for place, lines in (("perplexity", len(BASE)), ("position-128", len(BASE) - 1)):
+        assert opened.marks(place, "line").count() == lines
     assert opened.said == []
+
+
+def fits(page: Page, width: int) -> bool:
+    """Whether every chart and the page are at most so wide, with names at the ends of lines where there is room."""
+    rights = page.locator("[data-chart] svg").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
+    names = page.locator("#perplexity g.mark-text.role-mark text").count()
+    wide: int = page.evaluate("document.documentElement.scrollWidth")
+    # A square of attention wider than the screen scrolls in its own row.
+    charts = [right for right, place in zip(rights, places(page), strict=True) if not place.startswith("attention")]
+    return max(charts) <= width + 1 and wide <= width and (names > len(BASE)) == (width > 640)
+
+
+def places(page: Page) -> list[str]:
+    found: list[str] = page.locator("[data-chart]").evaluate_all("all => all.map(each => each.id)")
+    return found
+
+
+def makes_frames(page: Page) -> bool:
+    """Whether the browser makes frames: a headless Chromium now and then stops, for good, and then nothing resizes."""
+    script = "new Promise(say => { requestAnimationFrame(() => say(true)); setTimeout(() => say(false), 1000); })"
+    made: bool = page.evaluate(script)
+    return made
+
+
+def test_an_open_page_follows_its_window(launch: Callable[[], Browser], tmp_path: Path) -> None:
+    """Within five seconds, unless the browser stopped making frames: then in another one."""
+    for _ in range(5):
+        opened = open_study(launch(), study(), tmp_path)
+        for width in (768, 390, 320, 1440):
+            opened.page.set_viewport_size({"width": width, "height": 800})
+            deadline = time.monotonic() + 5
+            while not fits(opened.page, width) and time.monotonic() < deadline:
+                opened.page.wait_for_timeout(50)
+            if not fits(opened.page, width):
+                assert not makes_frames(opened.page), f"after five seconds not drawn for a window {width} wide"
+                break
+        else:
+            return
+    pytest.fail("no browser made frames")
 
 
 def test_hostile_text_is_text(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +310,7 @@ def test_hostile_text_is_text(browser: Browser, tmp_path: Path, monkeypatch: pyt
     assert opened.tooltip() == f"scheme {EVIL} length 32 perplexity 40.000"
     page.mouse.down()
     page.mouse.up()
-    page.wait_for_function("name => document.querySelectorAll('.faded').length > 0", arg=EVIL)
+    page.wait_for_function("document.querySelectorAll('.faded').length > 0", polling=50)
     chip = page.locator(".chip", has_text=EVIL)
     assert chip.get_attribute("aria-pressed") == "true"
     assert opened.said == []
@@ -287,7 +324,7 @@ def test_the_page_of_a_real_run(finished: tuple[Path, StudyResult], browser: Bro
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.goto((folder / "report.html").as_uri())
-    page.wait_for_function("document.documentElement.dataset.drawn", timeout=30_000)
+    page.wait_for_function("document.documentElement.dataset.drawn", timeout=30_000, polling=50)
     trials = json.loads((folder / "results.json").read_text())["trials"]
     cells = page.locator("table[data-table=non_overlapping] td").all_inner_texts()
     for scheme in ("learned", "rope"):
