@@ -75,21 +75,24 @@ def open_study(browser: Browser, found: StudyResult, folder: Path, width: int = 
 
 
 @pytest.fixture(scope="module")
-def _window(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    return open_study(browser, study(), tmp_path_factory.mktemp("page"))
+def _windows() -> list[Opened]:
+    return []
 
 
 @pytest.fixture
-def opened(_window: Opened) -> Iterator[Opened]:
-    """The altered study on a wide screen, in one window for all tests: each leaves it as it found it.
+def opened(launch: Callable[[], Browser], _windows: list[Opened], tmp_path: Path) -> Iterator[Opened]:
+    """The altered study on a wide screen, in one window while it makes frames: each test leaves it as it found it.
 
     After each test it has asked for nothing but itself, and said nothing.
     """
-    _window.page.mouse.move(5, 5)
-    yield _window
-    assert len(_window.requests) == 1
-    assert _window.said == []
-    assert _window.page.locator(".faded").count() == 0
+    if not _windows or not makes_frames(_windows[-1].page):
+        _windows.append(open_study(launch(), study(), tmp_path))
+    window = _windows[-1]
+    window.page.mouse.move(5, 5)
+    yield window
+    assert len(window.requests) == 1
+    assert window.said == []
+    assert window.page.locator(".faded").count() == 0
 
 
 def test_the_browser_has_no_network(browser: Browser) -> None:
@@ -296,10 +299,10 @@ def test_an_open_page_follows_its_window(launch: Callable[[], Browser], tmp_path
     pytest.fail("no browser made frames")
 
 
-def test_hostile_text_is_text(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_text_is_text(launch: Callable[[], Browser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every field that a file can bring, names of schemes included."""
     monkeypatch.setattr("relpos.study.config.check_scheme_name", lambda name: None)
-    opened = open_study(browser, with_text(study({EVIL: (40.0, 40.0, None)}), EVIL), tmp_path)
+    opened = open_study(launch(), with_text(study({EVIL: (40.0, 40.0, None)}), EVIL), tmp_path)
     page = opened.page
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 2
