@@ -205,7 +205,7 @@ TINY: dict[str, Tiny] = {
     "longt5 encoder, past its buckets": Tiny(t5(hf.LongT5Config, Hidden, local_radius=25), ENCODER, 3),
     "longt5 encoder, alone": Tiny(t5(hf.LongT5Config, Hidden, local_radius=0), ENCODER, 3),
     "deberta v3": Tiny(deberta_v2(), ENCODER, 3),
-    "deberta v2 with convolution": Tiny(deberta_v2(conv_kernel_size=3, conv_act="gelu"), ENCODER, 3),
+    "deberta v2 with convolution": Tiny(deberta_v2(conv_kernel_size=3, conv_act="gelu"), ENCODER, 4),
     "deberta v2, tables of its own": Tiny(deberta_v2(share_att_key=False, max_relative_positions=12), ENCODER, 3),
     "deberta v2, c2p": Tiny(deberta_v2(pos_att_type=["c2p"], share_att_key=False), ENCODER, 3),
     "deberta v2, no buckets": Tiny(deberta_v2(position_buckets=-1, max_relative_positions=9), ENCODER, 3),

@@ -39,8 +39,8 @@ def attend(
     """The output of attention with its heads side by side, and the probabilities where they are needed.
 
     Args:
-        mask: `[B, Tk]`, True or 1 = a token; or four dimensions, bool with True = may attend, or numbers of which 0
-            shows and the dtype's minimum hides; or None.
+        mask: `[B, Tk]`, True or 1 = a token; or `[n + 1]`, the `cu_seqlens` of n texts end to end; or four dimensions,
+            bool with True = may attend, or numbers of which 0 shows and the dtype's minimum hides; or None.
         is_self: whether queries and keys are the same tokens, as far as both are there.
         is_causal: hides keys after their query, unless a mask of four dimensions has said who sees whom.
         query_start: where the first query stands among the keys.
@@ -48,14 +48,18 @@ def attend(
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
     """
     key_mask, attn_mask, lengths = None, None, None
+    if mask is not None and mask.dim() == 1:
+        positions = Positions.packed(mask)
+    else:
+        positions = Positions.arange(query.shape[2], key.shape[2], query_start, device=query.device)
     if mask is not None and mask.dim() == 2:
         key_mask, lengths = _tokens(mask.bool(), is_self and query.shape[2] == key.shape[2])
-    elif mask is not None:
+    elif mask is not None and mask.dim() == 4:
         attn_mask = _pairs(mask)[..., : key.shape[2]]
     arguments = {
         "scheme": terms,
         "is_causal": is_causal and attn_mask is None,
-        "positions": Positions.arange(query.shape[2], key.shape[2], query_start, device=query.device),
+        "positions": positions,
         "attn_mask": attn_mask,
         "key_mask": key_mask,
         "lengths": lengths,

@@ -13,6 +13,7 @@ from transformers.models.deberta import modeling_deberta
 from relpos import errors, functional
 from relpos.hf.attend import attend, split_heads
 from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.packing import longest
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -53,7 +54,7 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
             query + self._heads(self.q_bias),
             key,
             value + self._heads(self.v_bias),
-            self._terms(rel_embeddings, hidden_states.shape[1]) if self.relative_attention else [],
+            self._terms(rel_embeddings, longest(hidden_states, attention_mask)) if self.relative_attention else [],
             mask=attention_mask,
             # one part for every name in the list, also for "p2p", which adds no score
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(self.pos_att_type))),

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
@@ -13,6 +14,7 @@ from transformers.models.deberta_v2 import modeling_deberta_v2
 from relpos import errors, functional
 from relpos.hf.attend import attend, split_heads
 from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.packing import Packing, longest
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
 
@@ -53,7 +55,7 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
             query,
             key,
             value,
-            self._terms(rel_embeddings, hidden_states.shape[1]) if self.relative_attention else (),
+            self._terms(rel_embeddings, longest(hidden_states, attention_mask)) if self.relative_attention else (),
             mask=attention_mask,
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(parts))),
             dropout_p=self.dropout.p if self.training else 0.0,
@@ -80,6 +82,19 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
 
 class DebertaV2Embeddings(DisentangledEmbeddings, modeling_deberta_v2.DebertaV2Embeddings):
     """The embeddings below it."""
+
+
+class ConvLayer(Patched, modeling_deberta_v2.ConvLayer):
+    """The convolution after v2's first layer, which does not reach from text to text."""
+
+    def forward(self: Any, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
+        """As the class that this one replaces; `input_mask` may be `cu_seqlens`."""
+        if input_mask.dim() != 1:
+            return self.replaces.forward(self, hidden_states, residual_states, input_mask)  # type: ignore[no-any-return]
+        mask = torch.arange(longest(hidden_states, input_mask)) < input_mask.diff()[:, None]
+        packing = Packing.of(mask)
+        padded = map(packing.unpack, (hidden_states, residual_states))
+        return packing.pack(self.replaces.forward(self, *padded, mask.to(torch.int64)))
 
 
 class DebertaV2Encoder(DisentangledEncoder, modeling_deberta_v2.DebertaV2Encoder):

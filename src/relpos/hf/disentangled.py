@@ -12,6 +12,7 @@ from relpos import errors
 from relpos.hf import kept
 from relpos.hf.absolute import refuse_past_table
 from relpos.hf.attend import split_heads
+from relpos.hf.packing import PackedStack
 from relpos.hf.patched import Patched
 from relpos.terms import RowOf
 
@@ -41,7 +42,7 @@ class DisentangledEmbeddings(Patched):
         return self.replaces.forward(self, input_ids, token_type_ids, position_ids, mask, inputs_embeds)  # type: ignore[no-any-return]
 
 
-class DisentangledEncoder(Patched):
+class DisentangledEncoder(PackedStack):
     """The stack around the attention."""
 
     def get_rel_embedding(self: Any) -> Float[Tensor, "R E"] | None:
@@ -50,7 +51,7 @@ class DisentangledEncoder(Patched):
         return None if embedding is None else kept.shared(self, embedding)
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        """The padding mask as it is, and pairs with an axis for the heads."""
+        """The padding mask or `cu_seqlens` as they are, and pairs with an axis for the heads."""
         return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask
 
     def get_rel_pos(self, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:

@@ -13,6 +13,7 @@ from relpos import errors
 from relpos.functional.tables import lookup
 from relpos.hf.absolute import refuse_past_table
 from relpos.hf.attend import attend, split_heads
+from relpos.hf.packing import PackedStack
 from relpos.hf.patched import MASKS, Patched
 from relpos.terms import DistanceBias
 
@@ -66,7 +67,7 @@ class MPNetSelfAttention(Patched, modeling_mpnet.MPNetSelfAttention):
         return (output,) if weights is None else (output, weights)
 
 
-class MPNetEncoder(Patched, modeling_mpnet.MPNetEncoder):
+class MPNetEncoder(PackedStack, modeling_mpnet.MPNetEncoder):
     """The stack around it, which owns the table."""
 
     def compute_position_bias(
