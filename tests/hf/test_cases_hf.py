@@ -20,6 +20,7 @@ from zoo import TINY, Tiny, deberta, deberta_v2, inputs, mpnet, mpt, t5
 import relpos.hf
 from relpos import Positions, attention
 from relpos.hf.attend import attend
+from relpos.hf.disentangled import distance_rows
 
 DEBERTAS = pytest.mark.parametrize("build", [deberta, deberta_v2], ids=["v1", "v2"])
 ALIBI = pytest.mark.parametrize("name", ["bloom", "mpt", "falcon"])
@@ -192,13 +193,13 @@ def test_c8_some_queries_give_those_rows_of_the_square() -> None:
     query, key, value = (
         p(x).view(1, 5, 4, 8).transpose(1, 2) for p in (layer.query_proj, layer.key_proj, layer.value_proj)
     )
-    scale = 1 / math.sqrt(8 * 3)
+    scale, terms = 1 / math.sqrt(8 * 3), layer._terms(table, distance_rows(layer, x, None), 5)
     some, mine = attend(
         layer,
         query[:, :, 3:],
         key,
         value,
-        layer._terms(table, 5),
+        terms,
         mask=mask,
         scale=scale,
         query_start=3,
@@ -207,7 +208,7 @@ def test_c8_some_queries_give_those_rows_of_the_square() -> None:
     torch.testing.assert_close(some, square[:, 3:], rtol=0, atol=1e-6)
     torch.testing.assert_close(mine, weights[:, :, 3:], rtol=0, atol=1e-6)
     there = Positions.arange(2, 5, query_start=3)
-    public = attention(query[:, :, 3:], key, value, layer._terms(table, 5), positions=there, scale=scale)
+    public = attention(query[:, :, 3:], key, value, terms, positions=there, scale=scale)
     torch.testing.assert_close(public.transpose(1, 2).flatten(2), square[:, 3:], rtol=0, atol=1e-6)
 
 

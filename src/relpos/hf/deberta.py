@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.models.deberta import modeling_deberta
 
-from relpos import errors, functional
+from relpos import errors
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_rows, distance_table
 from relpos.hf.packing import longest
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
@@ -39,7 +38,6 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
         rel_embeddings: Float[Tensor, "R E"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As the class that this one replaces."""
-        refuse_distances(relative_pos)
         if query_states is not None:  # which transformers fail on: they transpose a batch
             raise errors.value(
                 "DisentangledSelfAttention",
@@ -47,6 +45,10 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
                 "None: queries and keys of the same tokens",
                 "pass hidden_states alone.",
             )
+        terms: list[Term] = []
+        if self.relative_attention:
+            rows = distance_rows(self, hidden_states, relative_pos)
+            terms = self._terms(rel_embeddings, rows, longest(hidden_states, attention_mask))
         heads = split_heads(self.in_proj(hidden_states), 3 * self.attention_head_size)
         query, key, value = heads.chunk(3, dim=-1)
         return attend(
@@ -54,7 +56,7 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
             query + self._heads(self.q_bias),
             key,
             value + self._heads(self.v_bias),
-            self._terms(rel_embeddings, longest(hidden_states, attention_mask)) if self.relative_attention else [],
+            terms,
             mask=attention_mask,
             # one part for every name in the list, also for "p2p", which adds no score
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(self.pos_att_type))),
@@ -62,14 +64,13 @@ class DisentangledSelfAttention(Patched, modeling_deberta.DisentangledSelfAttent
             needs_weights=output_attentions,
         )
 
-    def _terms(self: Any, embeddings: Float[Tensor, "R E"], tokens: int) -> list[Term]:
+    def _terms(self: Any, embeddings: Float[Tensor, "R E"], rows: Int[Tensor, " n"], tokens: int) -> list[Term]:
         embeddings, width = self.pos_dropout(embeddings), self.attention_head_size
-        row = partial(functional.deberta_row, num_buckets=None, max_distance=self.max_relative_positions)
         terms: list[Term] = []
         if "c2p" in self.pos_att_type:
-            terms.append(QueryDistance(*distance_table(self.pos_proj, embeddings, row, tokens, width)))
+            terms.append(QueryDistance(*distance_table(self.pos_proj, embeddings, rows, tokens, width)))
         if "p2c" in self.pos_att_type:
-            terms.append(KeyDistance(*distance_table(self.pos_q_proj, embeddings, row, tokens, width)))
+            terms.append(KeyDistance(*distance_table(self.pos_q_proj, embeddings, rows, tokens, width)))
         return terms
 
     def _heads(self: Any, x: Float[Tensor, "*R E"]) -> Float[Tensor, "H R D"]:

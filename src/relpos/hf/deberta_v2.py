@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
-from relpos import errors, functional
+from relpos import errors
 from relpos.hf.attend import attend, split_heads
-from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_table, refuse_distances
+from relpos.hf.disentangled import DisentangledEmbeddings, DisentangledEncoder, distance_rows, distance_table
 from relpos.hf.packing import Packing, longest
 from relpos.hf.patched import Patched
 from relpos.terms import KeyDistance, QueryDistance, Term
@@ -32,7 +31,6 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
         rel_embeddings: Float[Tensor, "R E"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As the class that this one replaces."""
-        refuse_distances(relative_pos)
         if query_states is not None and query_states.shape[1] != hidden_states.shape[1]:
             queries, keys = query_states.shape[1], hidden_states.shape[1]
             raise errors.value(
@@ -49,34 +47,32 @@ class DisentangledSelfAttention(Patched, modeling_deberta_v2.DisentangledSelfAtt
                 (self.value_proj, hidden_states),
             )
         )
+        terms: list[Term] = []
+        if self.relative_attention:
+            rows = distance_rows(self, hidden_states, relative_pos)
+            terms = self._terms(rel_embeddings, rows, longest(hidden_states, attention_mask))
         parts = {"c2p", "p2c"} & set(self.pos_att_type)
         return attend(
             self,
             query,
             key,
             value,
-            self._terms(rel_embeddings, longest(hidden_states, attention_mask)) if self.relative_attention else (),
+            terms,
             mask=attention_mask,
             scale=1.0 / math.sqrt(self.attention_head_size * (1 + len(parts))),
             dropout_p=self.dropout.p if self.training else 0.0,
             needs_weights=output_attentions,
         )
 
-    def _terms(self: Any, embeddings: Float[Tensor, "R E"], tokens: int) -> list[Term]:
-        span = self.pos_ebd_size
-        embeddings = self.pos_dropout(embeddings)[: 2 * span]
-        row = partial(
-            functional.deberta_row,
-            num_buckets=self.position_buckets if self.position_buckets > 0 else None,
-            max_distance=self.max_relative_positions,
-        )
+    def _terms(self: Any, embeddings: Float[Tensor, "R E"], rows: Int[Tensor, " n"], tokens: int) -> list[Term]:
+        embeddings, width = self.pos_dropout(embeddings)[: 2 * self.pos_ebd_size], self.attention_head_size
         terms: list[Term] = []
         if "c2p" in self.pos_att_type:
             project = self.key_proj if self.share_att_key else self.pos_key_proj
-            terms.append(QueryDistance(*distance_table(project, embeddings, row, tokens, self.attention_head_size)))
+            terms.append(QueryDistance(*distance_table(project, embeddings, rows, tokens, width)))
         if "p2c" in self.pos_att_type:
             project = self.query_proj if self.share_att_key else self.pos_query_proj
-            terms.append(KeyDistance(*distance_table(project, embeddings, row, tokens, self.attention_head_size)))
+            terms.append(KeyDistance(*distance_table(project, embeddings, rows, tokens, width)))
         return terms
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from relpos import errors
+from relpos import errors, functional
 from relpos.hf import kept
 from relpos.hf.absolute import refuse_past_table
 from relpos.hf.attend import split_heads
@@ -54,41 +54,51 @@ class DisentangledEncoder(PackedStack):
         """The padding mask or `cu_seqlens` as they are, and pairs with an axis for the heads."""
         return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask
 
-    def get_rel_pos(self, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
-        """None, which stands for the distances between tokens in their order."""
-        return relative_pos
+    def get_rel_pos(
+        self: Any, hidden_states: Float[Tensor, "B T E"], query_states: Any = None, relative_pos: Any = None
+    ) -> Any:
+        """The row that each distance between tokens in their order reads, for all layers: `[2 T - 1]`."""
+        if not self.relative_attention:
+            return relative_pos
+        return distance_rows(self, hidden_states, relative_pos)
 
 
-def distance_table(
-    projection: nn.Module, embeddings: Float[Tensor, "R E"], row: RowOf, tokens: int, width: int
-) -> tuple[Float[Tensor, "H R D"], RowOf]:
-    """The projected embedding of distances, and its row function: of the rows that `tokens` tokens can meet.
+def distance_rows(module: Any, x: Float[Tensor, "B T E"], relative_pos: Tensor | None) -> Int[Tensor, " n"]:
+    """The row that each distance reads, at distances `1 - T` to `T - 1`: those that the stack has found, or new ones.
 
-    Of 512 rows 128 tokens meet 255, and projecting all takes half as long as everything else in the layer. Where the
-    product of all is kept, or a graph is recorded for other lengths too, none is left out.
+    Distances of the caller's own, which have more dimensions, are refused.
     """
-    reached = row
-    if kept.keeps(projection):
-        table = kept.project(projection, embeddings)
-    elif torch.compiler.is_compiling():
-        table = projection(embeddings)
-    else:
-        last, first = row(torch.tensor([1 - tokens, tokens - 1])).tolist()
-        table = projection(embeddings[first : last + 1])
-
-        def reached(distance: Tensor) -> Tensor:
-            rows: Tensor = row(distance).clamp(first, last) - first
-            return rows
-
-    return split_heads(table[None], width)[0], reached
-
-
-def refuse_distances(relative_pos: Tensor | None) -> None:
-    """Refuse distances of the caller's own."""
-    if relative_pos is not None:
+    if relative_pos is None:
+        buckets = getattr(module, "position_buckets", -1)
+        return functional.deberta_row(
+            torch.arange(1 - x.shape[1], x.shape[1], device=x.device),
+            num_buckets=buckets if buckets > 0 else None,
+            max_distance=module.max_relative_positions,
+        )
+    if relative_pos.dim() != 1:
         raise errors.value(
             "DisentangledSelfAttention",
             f"relative_pos of shape {list(relative_pos.shape)}",
             "None: distances between tokens in their order",
             "restore the model for distances of your own.",
         )
+    return relative_pos
+
+
+def distance_table(
+    projection: nn.Module, embeddings: Float[Tensor, "R E"], rows: Int[Tensor, " n"], tokens: int, width: int
+) -> tuple[Float[Tensor, "H R D"], RowOf]:
+    """The projected embedding of distances, of the rows that `tokens` tokens can meet, and its row function.
+
+    Of 512 rows 128 tokens meet 255, and projecting all takes half as long as everything else in the layer. Where the
+    product of all is kept, or a graph is recorded for other lengths too, none is left out.
+    """
+    zero, last = len(rows) // 2, tokens - 1
+    if kept.keeps(projection):
+        table = kept.project(projection, embeddings)
+    elif torch.compiler.is_compiling():
+        table = projection(embeddings)
+    else:
+        most, least = rows[[zero - last, zero + last]].tolist()
+        table, rows = projection(embeddings[least : most + 1]), rows.clamp(least, most) - least
+    return split_heads(table[None], width)[0], lambda distance: rows[distance + zero]

@@ -66,17 +66,17 @@ class PackedStack(Patched):
     def _packs(self: Any, hidden_states: Tensor, mask: Tensor, options: dict[str, Any]) -> bool:
         if mask.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state():
             return False
-        if mask.shape != hidden_states.shape[:2] or any(options.get(name) is not None for name in _PER_PAIR):
-            return False
-        if options.get("output_attentions") or any(map(_is_watched, self.modules())):
-            return False
         shown = mask.bool()
+        if mask.shape != hidden_states.shape[:2] or bool(shown.all()):
+            return False
+        if options.get("output_attentions") or any(options.get(name) is not None for name in _OF_THE_BATCH):
+            return False
         starts = shown[:, :1].sum(-1) + (shown[:, 1:] > shown[:, :-1]).sum(-1)
-        return not bool(shown.all()) and bool((starts <= 1).all())
+        return bool((starts <= 1).all()) and not any(map(_is_watched, self.modules()))
 
 
 #: Arguments of a stack that speak of the padded batch.
-_PER_PAIR = ("query_states", "relative_pos")
+_OF_THE_BATCH = ("query_states", "relative_pos")
 
 
 def longest(x: Float[Tensor, "B T E"], mask: Tensor | None) -> int:
