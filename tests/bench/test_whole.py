@@ -41,7 +41,7 @@ def test_before_and_after(folder: Path, tmp_path: Path, dtype: str, monkeypatch:
     assert theirs.bytes >= 2 * 4 * 600 * 600 * (4 if dtype == "float32" else 2)
     assert ours.bytes < theirs.bytes / 2
     assert found.weights == "random weights, made from the configuration; its encoder"
-    assert found.summary == "2 x T5Attention  patched: t5"
+    assert found.summary == "1 x T5Stack      patched: t5\n2 x T5Attention  patched: t5"
     assert said == [f"loading {folder}", "exporting", *(f"{length} tokens" for length in lengths)]
     assert json.loads((tmp_path / "model.json").read_text()) == json.loads(json.dumps(found.to_json()))
 

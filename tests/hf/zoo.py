@@ -196,10 +196,10 @@ def count_bias_once(module: nn.Module, given: tuple[Any, ...], options: dict[str
 
 
 TINY: dict[str, Tiny] = {
-    "t5": Tiny(t5(hf.T5Config, hf.T5ForConditionalGeneration), BOTH, 6),
-    "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 2),
-    "mt5": Tiny(t5(hf.MT5Config, hf.MT5ForConditionalGeneration), BOTH, 6),
-    "umt5": Tiny(t5(hf.UMT5Config, hf.UMT5ForConditionalGeneration), BOTH, 6),
+    "t5": Tiny(t5(hf.T5Config, hf.T5ForConditionalGeneration), BOTH, 7),
+    "t5 encoder": Tiny(t5(hf.T5Config, hf.T5ForTokenClassification, num_labels=7), ENCODER, 3),
+    "mt5": Tiny(t5(hf.MT5Config, hf.MT5ForConditionalGeneration), BOTH, 7),
+    "umt5": Tiny(t5(hf.UMT5Config, hf.UMT5ForConditionalGeneration), BOTH, 7),
     "longt5": Tiny(t5(hf.LongT5Config, hf.LongT5ForConditionalGeneration, local_radius=5), BOTH, 7),
     "longt5 encoder": Tiny(t5(hf.LongT5Config, Hidden, local_radius=5), ENCODER, 3),
     "longt5 encoder, past its buckets": Tiny(t5(hf.LongT5Config, Hidden, local_radius=25), ENCODER, 3),

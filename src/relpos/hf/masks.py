@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import masking_utils
 
@@ -25,11 +25,13 @@ def make_mask(
     attention_mask: Tensor | None = None,
     device: torch.device | str = "cpu",
     **options: Any,
-) -> Bool[Tensor, "B Tk"] | Bool[Tensor, "B 1 Tq Tk"]:
+) -> Bool[Tensor, "B Tk"] | Bool[Tensor, "B 1 Tq Tk"] | Int[Tensor, " n_plus_1"]:
     """The padding mask `[B, Tk]`, where nothing but causality and padding hides keys; else the matrix asked for.
 
-    The signature is that of transformers' mask functions.
+    The signature is that of transformers' mask functions. `cu_seqlens`, of a stack without padding, stay as they are.
     """
+    if attention_mask is not None and attention_mask.dim() == 1:
+        return attention_mask
     if mask_function not in PLAIN:
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
         dense: Tensor = masking_utils.sdpa_mask(

@@ -7,10 +7,15 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from transformers.utils import output_capturing
 
+from relpos.hf.masks import IMPLEMENTATION
 from relpos.hf.patched import Patched
+
+#: Arguments of a stack that speak of the padded batch.
+OF_THE_BATCH = ("query_states", "relative_pos", "encoder_hidden_states", "cache")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,34 +54,65 @@ class PackedStack(Patched):
     """A stack of layers that each look at single tokens, attention aside: for them padding is left out.
 
     The layers get `cu_seqlens` in the place of the mask. Nothing is left out where no text has padding, where a mask
-    has holes, where probabilities are asked for, where a hook inside watches, on other devices, and where a graph is
-    recorded.
+    has holes, where probabilities are asked for, where a hook inside watches, where a layer has attention of another
+    kind, on other devices, and where a graph is recorded.
     """
 
     def forward(
         self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **options: Any
     ) -> Any:
         """As the class that this one replaces; padding gives zeros where it is left out."""
-        if args or attention_mask is None or not self._packs(hidden_states, attention_mask, options):
+        packing = None if args else packing_of(self.layer, attention_mask, options)
+        if packing is None:
             return self.replaces.forward(self, hidden_states, attention_mask, *args, **options)
-        packing = Packing.of(attention_mask.bool())
         output = self.replaces.forward(self, packing.pack(hidden_states), packing.cu_seqlens, **options)
         return tree_map_only(Tensor, packing.unpack, output)
 
-    def _packs(self: Any, hidden_states: Tensor, mask: Tensor, options: dict[str, Any]) -> bool:
-        if mask.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state():
-            return False
-        shown = mask.bool()
-        if mask.shape != hidden_states.shape[:2] or bool(shown.all()):
-            return False
-        if options.get("output_attentions") or any(options.get(name) is not None for name in _OF_THE_BATCH):
-            return False
-        starts = shown[:, :1].sum(-1) + (shown[:, 1:] > shown[:, :-1]).sum(-1)
-        return bool((starts <= 1).all()) and not any(map(_is_watched, self.modules()))
+
+class PackedTextStack(Patched):
+    """The same of a stack that starts from the numbers of tokens, as T5's encoders do."""
+
+    @classmethod
+    def why_not(cls, module: Any) -> str | None:
+        """A decoder has a cache."""
+        return "it decodes" if module.is_decoder else None
+
+    def forward(
+        self: Any,
+        input_ids: Int[Tensor, "B T"] | None = None,
+        attention_mask: Tensor | None = None,
+        *args: Any,
+        inputs_embeds: Float[Tensor, "B T E"] | None = None,
+        **options: Any,
+    ) -> Any:
+        """As the class that this one replaces; padding gives zeros where it is left out."""
+        packing, is_clear = None, (input_ids is None) is not (inputs_embeds is None)
+        # a configuration that another model took over makes transformers' masks
+        if is_clear and not args and self.config._attn_implementation == IMPLEMENTATION:
+            packing = packing_of(self.block, attention_mask, options)
+        if packing is None:
+            options["inputs_embeds"] = inputs_embeds
+            return self.replaces.forward(self, input_ids, attention_mask, *args, **options)
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        output = self.replaces.forward(
+            self, inputs_embeds=packing.pack(x), attention_mask=packing.cu_seqlens, **options
+        )
+        return tree_map_only(Tensor, packing.unpack, output)
 
 
-#: Arguments of a stack that speak of the padded batch.
-_OF_THE_BATCH = ("query_states", "relative_pos")
+def packing_of(layers: nn.ModuleList, mask: Tensor | None, options: dict[str, Any]) -> Packing | None:
+    """What a stack of layers can leave out, called with these other arguments; None where it has to compute all."""
+    if mask is None or mask.device.type != "cpu" or mask.dim() != 2:
+        return None
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return None
+    shown = mask.bool()
+    if bool(shown.all()) or any(options.get(name) is not None for name in OF_THE_BATCH):
+        return None
+    starts = shown[:, :1].sum(-1) + (shown[:, 1:] > shown[:, :-1]).sum(-1)
+    if bool((starts > 1).any()) or options.get("output_attentions") or not all(map(_packs, layers)):
+        return None
+    return Packing.of(shown)
 
 
 def longest(x: Float[Tensor, "B T E"], mask: Tensor | None) -> int:
@@ -84,5 +120,14 @@ def longest(x: Float[Tensor, "B T E"], mask: Tensor | None) -> int:
     return x.shape[1] if mask is None or mask.dim() != 1 else int(mask.diff().max())
 
 
-def _is_watched(module: torch.nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def _packs(layer: nn.Module) -> bool:
+    """Whether its attention reads `cu_seqlens`, and nobody looks at what passes.
+
+    Transformers' own hooks, which collect outputs, take any shape.
+    """
+    modules = [*layer.modules()]
+    hooks = [
+        hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    ]
+    is_watched = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
+    return not is_watched and any(isinstance(module, Patched) for module in modules)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 #: Class of transformers -> the class that takes its place, filled by the families as they are imported.
 PATCHES: dict[type[nn.Module], type[Patched]] = {}
@@ -37,6 +38,9 @@ class Patched:
         if issubclass(taken, nn.Module):
             cls.replaces = taken
             PATCHES[taken] = cls
+            collected = getattr(taken, "_can_record_outputs", None)
+            if collected is not None:  # transformers look up by name what a class can collect
+                dict.__setitem__(_CAN_RECORD_REGISTRY, str(cls), collected)
 
     @classmethod
     def why_not(cls, module: Any) -> str | None:

@@ -16,10 +16,9 @@ from relpos import functional
 from relpos.functional.tables import lookup
 from relpos.hf.attend import attend, split_heads
 from relpos.hf.caches import seen
+from relpos.hf.packing import PackedTextStack
 from relpos.hf.patched import MASKS, Patched
 from relpos.terms import DistanceBias
-
-MASKS |= {modeling_t5.T5Stack, modeling_mt5.MT5Stack, modeling_umt5.UMT5Stack}
 
 
 class BucketedAttention(Patched):
@@ -124,3 +123,19 @@ class UMT5Attention(BucketedAttention, modeling_umt5.UMT5Attention):
     ) -> tuple[Tensor, Tensor | None]:
         """As the class that this one replaces."""
         return self.compute(hidden_states, encoder_hidden_states, cache, self.bias_table(), attention_mask, options)
+
+
+class T5Stack(PackedTextStack, modeling_t5.T5Stack):
+    """T5's encoder."""
+
+
+class MT5Stack(PackedTextStack, modeling_mt5.MT5Stack):
+    """mT5's encoder."""
+
+
+class UMT5Stack(PackedTextStack, modeling_umt5.UMT5Stack):
+    """UMT5's encoder."""
+
+
+#: Encoders and decoders.
+MASKS |= {T5Stack, MT5Stack, UMT5Stack, *(stack.replaces for stack in (T5Stack, MT5Stack, UMT5Stack))}
