@@ -13,6 +13,7 @@ from jaxtyping import install_import_hook
 install_import_hook(["relpos.backends", "relpos.terms"], "beartype.beartype")
 
 from relpos import backends  # noqa: E402  # after the hook
+from relpos._native import kernel  # noqa: E402
 
 # Tensors of a few hundred numbers gain nothing from threads.
 torch.set_num_threads(1)
@@ -31,6 +32,20 @@ def _preferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if first != "auto":
         others = {name: module for name, module in backends.BACKENDS.items() if name != first}
         monkeypatch.setattr(backends, "BACKENDS", {first: backends.BACKENDS[first], **others})
+
+
+@pytest.fixture(params=["avx512", "avx2", "portable"])
+def _loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each of the native kernel's loops that this processor has."""
+    library = kernel.library()
+    if library is None:
+        pytest.skip("no kernel was built")
+    before = kernel.loops.__wrapped__().encode()
+    if library.relpos_choose(request.param.encode()) != request.param.encode():
+        library.relpos_choose(before)
+        pytest.skip("this processor has no such loops")
+    yield
+    library.relpos_choose(before)
 
 
 settings.register_profile("relpos", deadline=None, max_examples=50, derandomize=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,22 +12,6 @@ from torch.testing import assert_close
 
 from relpos import functional
 from relpos._native import Attention, Block, attend_whole, kernel, runs, twin
-
-LOOPS = [b"avx512", b"avx2", b"portable"]
-
-
-@pytest.fixture(params=LOOPS, ids=[name.decode() for name in LOOPS])
-def _loops(request: pytest.FixtureRequest) -> Iterator[None]:
-    library = kernel.library()
-    if library is None:
-        pytest.skip("no kernel was built")
-    before = kernel.loops.__wrapped__().encode()
-    if library.relpos_choose(ctypes.c_char_p(request.param)) != request.param:
-        library.relpos_choose(ctypes.c_char_p(before))
-        pytest.skip("this processor has no such loops")
-    yield
-    library.relpos_choose(ctypes.c_char_p(before))
-
 
 #: How rows follow from distances: clipped, in steps up and down, one each, in no order, back again, and buckets.
 ROWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -22,6 +22,13 @@ TINY = {
 }
 
 
+@pytest.fixture(autouse=True, params=["fingerprints", "copies"])
+def _marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel's fingerprints, and with copies, as where no kernel was built."""
+    if request.param == "copies":
+        monkeypatch.setattr(kept, "fingerprint", lambda x: None)
+
+
 @pytest.fixture(params=TINY.values(), ids=TINY)
 def tiny(request: pytest.FixtureRequest) -> Tiny:
     return request.param

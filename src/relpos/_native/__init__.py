@@ -7,6 +7,6 @@ the same in torch. `attention` has relpos.c make everything, products too.
 from relpos._native.attention import Attention, attend_whole
 from relpos._native.block import Block, numbers
 from relpos._native.choice import chosen
-from relpos._native.kernel import loops, runs
+from relpos._native.kernel import fingerprint, loops, runs
 
-__all__ = ["Attention", "Block", "attend_whole", "chosen", "loops", "numbers", "runs"]
+__all__ = ["Attention", "Block", "attend_whole", "chosen", "fingerprint", "loops", "numbers", "runs"]

@@ -50,6 +50,7 @@ def library() -> ctypes.CDLL | None:
     try:
         loaded = ctypes.CDLL(str(path))
         loaded.relpos_choose.restype, loaded.relpos_room.restype = ctypes.c_char_p, _LONG
+        loaded.relpos_fingerprint.restype = ctypes.c_uint64
     except (OSError, AttributeError) as error:
         raise ImportError(
             f"relpos: its native kernel {path} is there and does not load: {error}. "
@@ -110,6 +111,20 @@ def runs(query_row: Int[Tensor, " n"] | None, key_row: Int[Tensor, " n"] | None,
     rows = (_POINTER(address(row)) for row in (query_row, key_row))
     loaded.relpos_runs(*rows, _POINTER(counts.data_ptr()), _LONG(size))
     return counts
+
+
+def fingerprint(x: Tensor) -> int | None:
+    """64 bits that stand for the numbers in `x [..]`, in their order; None where nothing was built.
+
+    Other numbers have another fingerprint: surely if no more than one number changed, else but for one time in 2**64.
+    """
+    loaded = library()
+    if loaded is None:
+        return None
+    x = x.detach().contiguous()
+    size = x.numel() * x.element_size()
+    found: int = loaded.relpos_fingerprint(_POINTER(x.data_ptr()), _LONG(size), _INT(torch.get_num_threads()))
+    return found
 
 
 def address(x: Tensor | None) -> int | None:

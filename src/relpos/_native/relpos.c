@@ -2,8 +2,8 @@
  *
  * torch makes the products (a block's scores, its queries times the rows of a table, the rows of a table times its keys);
  * these loops read them by distance. Products are float32 or bfloat16, and every sum is float32. The pure torch twin is
- * twin.py. Attention in float32 is also made whole, its products included: attend.h. Deterministic: every number is
- * written by one thread, in one order.
+ * twin.py. Attention in float32 is also made whole, its products included: attend.h. fingerprint.h tells whether numbers
+ * are still the same. Deterministic: every number is written by one thread, in one order.
  */
 
 #include <math.h>
@@ -110,6 +110,18 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
     return is_low ? relpos_wide(((const uint16_t *)from)[j]) : ((const float *)from)[j];
 }
 
+/* Bytes of a fingerprint: words side by side, of a block, of what one thread takes at a time. */
+enum { LANES = 8, STRIPES = 16, BLOCK = LANES * STRIPES * 8, PIECE = 64 * BLOCK };
+
+/* splitmix64 (Steele, Lea and Flood 2014): every bit of the result depends on every bit of x. */
+INLINE uint64_t mixed(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 #define JOIN(x, y) x##_##y
 #define JOINED(x, y) JOIN(x, y)
 #define NAME(x) JOINED(x, ISA)
@@ -121,6 +133,7 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
 #define W 16
 #include "lanes.h"
 #include "attend.h"
+#include "fingerprint.h"
 #undef ISA
 #undef W
 #undef FLOATS
@@ -134,6 +147,7 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
 #define W 8
 #include "lanes.h"
 #include "attend.h"
+#include "fingerprint.h"
 #undef ISA
 #undef W
 #undef FLOATS
@@ -146,6 +160,7 @@ INLINE float relpos_read(const void *from, int64_t j, int is_low)
 #define W 4
 #include "lanes.h"
 #include "attend.h"
+#include "fingerprint.h"
 #undef ISA
 #undef W
 #undef FLOATS
@@ -162,10 +177,12 @@ typedef struct {
     void (*sum_by_query)(const relpos_block *, int64_t);
     void (*sum_by_key)(const relpos_block *, int64_t, int64_t, int64_t, int64_t);
     work *lay_out, *by_key, *attend;
+    uint64_t (*piece)(const unsigned char *, int64_t, uint64_t, const uint64_t *);
 } loops;
 
 #define LOOPS(isa, width, rows) \
-    {#isa, width, rows, score_##isa, sum_by_query_##isa, sum_by_key_##isa, lay_out_##isa, by_key_##isa, attend_##isa}
+    {#isa,          width,       rows,         score_##isa, sum_by_query_##isa, sum_by_key_##isa, \
+     lay_out_##isa, by_key_##isa, attend_##isa, piece_##isa}
 
 static const loops all[] = {
 #if defined(__x86_64__)
@@ -299,4 +316,19 @@ void relpos_attend(const relpos_attention *a)
         share(a, &s, with->by_key, first, some, (a->key_rows + with->rows - 1) / with->rows);
         share(a, &s, with->attend, first, some, (a->queries + with->width - 1) / with->width);
     }
+}
+
+/* 64 bits that stand for `size` bytes, whatever the number of threads. */
+uint64_t relpos_fingerprint(const void *from, int64_t size, int32_t threads)
+{
+    const loops *with = chosen;
+    uint64_t key[LANES * STRIPES], all = 0;
+    for (int i = 0; i < LANES * STRIPES; i++)
+        key[i] = mixed(i);
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(^ : all)
+    for (int64_t i = 0; i < (size + PIECE - 1) / PIECE; i++) {
+        const int64_t left = size - i * PIECE;
+        all ^= with->piece((const unsigned char *)from + i * PIECE, left < PIECE ? left : PIECE, i, key);
+    }
+    return mixed(all ^ size);
 }
