@@ -245,13 +245,23 @@ class Area:
     """A segment: its tiles, and the rows of the tables that it reads."""
 
     def __init__(self, inputs: Inputs, segment: Segment, pairs: Pairs | None) -> None:
-        self.segment, self.pairs = segment, pairs
-        where = slice(None) if pairs is not None else places(inputs, segment)
-        tables = (inputs.query_table, inputs.key_table)
-        self.table_rows = Rows(inputs.query_row, inputs.key_row, tables, inputs.size, where)
-        self.value_rows = Rows(inputs.value_row, None, (inputs.value_table, None), inputs.size, where)
+        self.inputs, self.segment, self.pairs = inputs, segment, pairs
+        self.where = slice(None) if pairs is not None else places(inputs, segment)
         self.band = (inputs.back, inputs.ahead) if pairs is None else (UNBOUNDED, UNBOUNDED)
         self.is_paired = inputs.pair_bias is not None
+
+    @functools.cached_property
+    def table_rows(self) -> Rows:
+        """Of the query table and the key table."""
+        inputs = self.inputs
+        tables = (inputs.query_table, inputs.key_table)
+        return Rows(inputs.query_row, inputs.key_row, tables, inputs.size, self.where)
+
+    @functools.cached_property
+    def value_rows(self) -> Rows:
+        """Of the value table."""
+        inputs = self.inputs
+        return Rows(inputs.value_row, None, (inputs.value_table, None), inputs.size, self.where)
 
     @functools.cached_property
     def tiles(self) -> list[Tile]:
