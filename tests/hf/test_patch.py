@@ -75,9 +75,13 @@ def test_a_class_of_ones_own_is_left_alone() -> None:
 
     model = tiny_t5()
     model.encoder.block[0].layer[0].SelfAttention.__class__ = Mine
+    given = inputs(TINY["t5"], 2, 9, "right")
+    want = model(**given).logits
     relpos.hf.patch(model)
     assert type(model.encoder.block[0].layer[0].SelfAttention) is Mine
-    assert relpos.hf.summary(model).patched == 6
+    assert relpos.hf.summary(model).patched == 4
+    assert "1 x T5Attention           left alone: Mine beside it is left alone" in str(relpos.hf.summary(model))
+    torch.testing.assert_close(model(**given).logits, want, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["t5 encoder", "deberta v3"])

@@ -15,8 +15,20 @@ from relpos.positions import Positions
 from relpos.terms import Term
 
 
+def refuse_trace() -> None:
+    """Before a trace meets lengths that are no whole numbers, or keeps a mask."""
+    if torch._C._get_tracing_state() is not None:
+        raise wrong_type(
+            "a patched model",
+            "a call that is traced",
+            "a call, or torch.compile: a trace keeps the lengths and masks of its example",
+            "relpos.hf.restore(model) before tracing or exporting it.",
+        )
+
+
 def split_heads(x: Float[Tensor, "B T E"], width: int) -> Float[Tensor, "B H T D"]:
     """Heads of `width` channels each."""
+    refuse_trace()
     return x.view(*x.shape[:-1], -1, width).transpose(1, 2)
 
 
@@ -47,6 +59,7 @@ def attend(
         window: as in `relpos.attention`.
         needs_weights: whether to compute all probabilities too, by the reference backend, without dropout.
     """
+    refuse_trace()
     key_mask, attn_mask, lengths = None, None, None
     if mask is not None and mask.dim() == 1:
         positions = Positions.packed(mask)

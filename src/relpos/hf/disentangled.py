@@ -51,8 +51,11 @@ class DisentangledEncoder(PackedStack):
         return None if embedding is None else kept.shared(self, embedding)
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        """The padding mask or `cu_seqlens` as they are, and pairs with an axis for the heads."""
-        return attention_mask.unsqueeze(1) if attention_mask.dim() == 3 else attention_mask
+        """The padding mask or `cu_seqlens` as they are; pairs with an axis for the heads, 0 = hidden."""
+        if attention_mask.dim() < 3:
+            return attention_mask
+        pairs = attention_mask.bool()
+        return pairs.unsqueeze(1) if pairs.dim() == 3 else pairs
 
     def get_rel_pos(
         self: Any, hidden_states: Float[Tensor, "B T E"], query_states: Any = None, relative_pos: Any = None
@@ -80,7 +83,7 @@ def distance_rows(module: Any, x: Float[Tensor, "B T E"], relative_pos: Tensor |
             "DisentangledSelfAttention",
             f"relative_pos of shape {list(relative_pos.shape)}",
             "None: distances between tokens in their order",
-            "restore the model for distances of your own.",
+            "patch the encoder together with its layers, or restore the model for distances of your own.",
         )
     return relative_pos
 

@@ -8,8 +8,10 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from relpos._native import fingerprint
+from relpos.hf.patched import hooks
 
 #: What tells whether a tensor is what it was: its dtype, shape and fingerprint, or a copy.
 Mark = tuple[torch.dtype, torch.Size, int] | Tensor
@@ -23,7 +25,7 @@ def shared(stack: nn.Module, embedding: Tensor) -> Tensor:
     """The copy of the embedding that was made before, where both are equal bit for bit, so that each layer sees at once
     that nothing has changed; else a new one. The embedding itself where no product is kept.
     """
-    if embedding.device.type != "cpu" or not _is_plain_inference(stack):
+    if not _is_plain_inference(stack) or not _is_plain(embedding):
         return embedding
     before = _SHARED.get(stack)
     if before is None or not _equal(embedding, before):
@@ -35,9 +37,10 @@ def keeps(projection: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a product of `projection` can serve again: plain layers in inference on a CPU, outside of a recording."""
     return (
         type(projection) is nn.Linear
-        and projection.weight.device.type == "cpu"
         and _is_plain_inference(projection)
-        and not (projection._forward_hooks or projection._forward_pre_hooks)
+        and _is_plain(projection.weight)
+        and "forward" not in vars(projection)
+        and not hooks(projection)
     )
 
 
@@ -61,6 +64,11 @@ def forget(module: nn.Module) -> None:
     for child in module.modules():
         _KEPT.pop(child, None)
         _SHARED.pop(child, None)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether its numbers are in memory, where others can be compared with them."""
+    return x.device.type == "cpu" and type(x) in (Tensor, nn.Parameter) and not is_functorch_wrapped_tensor(x)
 
 
 def _is_plain_inference(module: nn.Module) -> bool:

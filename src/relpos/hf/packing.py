@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from transformers.utils import output_capturing
 
 from relpos.hf.masks import IMPLEMENTATION
-from relpos.hf.patched import Patched
+from relpos.hf.patched import Patched, hooks
 
 #: Arguments of a stack that speak of the padded batch.
 OF_THE_BATCH = ("query_states", "relative_pos", "encoder_hidden_states", "cache")
@@ -125,9 +125,6 @@ def _packs(layer: nn.Module) -> bool:
 
     Transformers' own hooks, which collect outputs, take any shape.
     """
-    modules = [*layer.modules()]
-    hooks = [
-        hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    ]
-    is_watched = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in hooks)
-    return not is_watched and any(isinstance(module, Patched) for module in modules)
+    seen = [hook for module in layer.modules() for hook in hooks(module)]
+    is_watched = any(getattr(hook, "__module__", "") != output_capturing.__name__ for hook in seen)
+    return not is_watched and any(isinstance(module, Patched) for module in layer.modules())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 #: Class of transformers -> the class that takes its place, filled by the families as they are imported.
@@ -14,12 +15,19 @@ PATCHES: dict[type[nn.Module], type[Patched]] = {}
 MASKS: set[type[nn.Module]] = set()
 
 
+def hooks(module: nn.Module) -> list[Any]:
+    """What looks at the inputs and outputs of a module, be it at those of all modules."""
+    found = (module._forward_hooks, module._forward_pre_hooks, _global_forward_hooks, _global_forward_pre_hooks)
+    return [hook for registered in found for hook in registered.values()]
+
+
 @dataclass(frozen=True)
 class Options:
-    """How a patched module computes: the arguments of `patch`."""
+    """How a patched module computes: the arguments of `patch`, and whether a stack around it makes relpos's masks."""
 
     backend: str = "auto"
     precision: str = "model"
+    is_masked: bool = False
 
 
 class Patched:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from torch import nn
+from transformers import PreTrainedConfig
 
 from relpos import backends, errors
 from relpos.hf import kept
-from relpos.hf.families import family_of
-from relpos.hf.masks import IMPLEMENTATION
-from relpos.hf.patched import MASKS, PATCHES, Options, Patched
+from relpos.hf.configuration import original, view
+from relpos.hf.patched import MASKS, Options, Patched
+from relpos.hf.plan import Plan, is_stack, plan, rebind
 
 PRECISIONS = ("model", "exact")
 Model = TypeVar("Model", bound=nn.Module)
@@ -26,7 +27,7 @@ def patch(model: Model, backend: str = "auto", precision: str = "model") -> Mode
             distances in float32.
 
     Returns:
-        `model`, changed: classes of modules, and `_attn_implementation` of the configurations that make their masks.
+        `model`, changed: classes of modules, and the configurations that make their masks, by views of them.
         Weights, names of parameters, `save_pretrained` and the configuration on disk stay as they are. A patched model
         may be patched again, with other arguments. What has no supported scheme is left alone: see `summary`.
 
@@ -39,44 +40,61 @@ def patch(model: Model, backend: str = "auto", precision: str = "model") -> Mode
         raise errors.unknown_name("relpos.hf.patch", "backend", backend, ["auto", *backends.BACKENDS])
     if precision not in PRECISIONS:
         raise errors.unknown_name("relpos.hf.patch", "precision", precision, PRECISIONS)
+    planned = plan(model)
+    masked = [module for stack in planned.stacks for module in stack.modules()]
+    makers = [stack for stack in planned.stacks if _makes_masks(stack, planned)]
+    for maker in makers:
+        _check_masks(maker)
+    for module, replacement in planned.replacements.items():
+        rebind(module, type(module), replacement)
+        module.__class__ = replacement  # type: ignore[assignment]
     for module in model.modules():
         if isinstance(module, Patched):
             module.relpos_options = Options(backend, precision)
-        elif family_of(module) is not None:
-            replacement = PATCHES.get(type(module))
-            if replacement is not None and replacement.why_not(module) is None:
-                module.__class__ = replacement  # type: ignore[assignment]
-                module.relpos_options = Options(backend, precision)  # type: ignore[assignment]
-    for module in model.modules():
-        if type(module) in MASKS and any(isinstance(child, Patched) for child in module.modules()):
-            _take_masks(module)
+    for module in masked:
+        if isinstance(module, Patched):
+            module.relpos_options = Options(backend, precision, is_masked=True)
+    _show(model, {id(original(maker.config)) for maker in makers})
     return model
 
 
 def restore(model: Model) -> Model:
     """Undo `patch`: every module computes as transformers wrote it.
 
-    Raises: TypeError for anything but a module. A model that was not patched stays as it is.
+    Raises: TypeError for anything but a module; ValueError for a part of what was patched, whose masks are made around
+        it. A model that was not patched stays as it is.
     """
     errors.module("relpos.hf.restore", model)
+    whole = {module for stack in model.modules() if is_stack(stack) for module in stack.modules()}
     for module in model.modules():
-        if "relpos_implementation" in vars(module):
-            _config(module)._attn_implementation = vars(module).pop("relpos_implementation")
+        if isinstance(module, Patched) and module.relpos_options.is_masked and module not in whole:
+            raise errors.value(
+                "relpos.hf.restore",
+                f"a part of a patched model, {type(model).__name__}",
+                "all of the stack that hands its masks to this part",
+                "restore the model that was patched.",
+            )
+    for module in model.modules():
+        if isinstance(config := vars(module).get("config"), PreTrainedConfig):
+            vars(module)["config"] = original(config)
         if isinstance(module, Patched):
+            rebind(module, type(module), module.replaces)
             module.__class__ = module.replaces  # type: ignore[assignment]
             del module.relpos_options
     kept.forget(model)
     return model
 
 
-def _config(module: nn.Module) -> Any:
-    """The configuration from which `module` makes its masks."""
-    return module.config
+def _makes_masks(stack: nn.Module, planned: Plan) -> bool:
+    """Whether there is attention in it that reads them."""
+    if planned.replacements.get(stack, type(stack)) not in MASKS:
+        return False
+    return any(isinstance(module, Patched) or module in planned.replacements for module in stack.modules())
 
 
-def _take_masks(module: nn.Module) -> None:
-    """From here on the masks of `module` are padding masks, not matrices of pairs."""
-    config = _config(module)
+def _check_masks(maker: Any) -> None:
+    """Refuse what cannot be done with padding masks, before anything has changed."""
+    config = maker.config
     if config.output_attentions:
         raise errors.value(
             "relpos.hf.patch",
@@ -87,10 +105,17 @@ def _take_masks(module: nn.Module) -> None:
     if vars(config).get("is_causal") is False:
         raise errors.value(
             "relpos.hf.patch",
-            f"{type(module).__name__} with is_causal=False in its configuration",
+            f"{type(maker).__name__} with is_causal=False in its configuration",
             "a decoder that is causal",
             "leave such a model to transformers.",
         )
-    if config._attn_implementation != IMPLEMENTATION:  # two modules may share a configuration: one of them remembers
-        module.relpos_implementation = config._attn_implementation
-        config._attn_implementation = IMPLEMENTATION
+
+
+def _show(model: nn.Module, makers: set[int]) -> None:
+    """From here on masks made by these configurations are padding masks: in `model`, not in others that share them."""
+    views: dict[int, Any] = {}
+    for module in model.modules():
+        config = vars(module).get("config")
+        number = id(original(config))
+        if number in makers:
+            vars(module)["config"] = views.setdefault(number, view(original(config)))

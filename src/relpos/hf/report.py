@@ -9,6 +9,7 @@ from torch import nn
 from relpos import errors
 from relpos.hf.families import family_of
 from relpos.hf.patched import PATCHES, Patched
+from relpos.hf.plan import plan
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def summary(model: nn.Module) -> Summary:
     Raises: TypeError for anything but a module.
     """
     errors.module("relpos.hf.summary", model)
+    reasons = plan(model).reasons
     rows: dict[tuple[str, str | None, str | None], list[str]] = {}
     for name, module in model.named_modules():
         key: tuple[str, str | None, str | None]
@@ -62,7 +64,7 @@ def summary(model: nn.Module) -> Summary:
         elif _is_attention(module) and not any(
             _is_attention(child) for child in module.modules() if child is not module
         ):
-            key = (type(module).__name__, None, _reason(module))
+            key = (type(module).__name__, None, reasons.get(module) or _reason(module))
         else:
             continue
         rows.setdefault(key, []).append(name)
@@ -76,4 +78,4 @@ def _is_attention(module: nn.Module) -> bool:
 def _reason(module: nn.Module) -> str:
     if family_of(module) is None or type(module) not in PATCHES:
         return f"relpos.hf has nothing for {type(module).__name__}"
-    return PATCHES[type(module)].why_not(module) or "not patched yet"
+    return "not patched yet"
