@@ -77,11 +77,12 @@ def test_the_benchmark_tables_are_the_committed_results() -> None:
 WHO = ("transformers", "relpos", "ONNX Runtime", "OpenVINO")
 
 
-def test_the_table_of_models_is_the_committed_results() -> None:
+@pytest.mark.parametrize(("number", "machine"), enumerate(["xeon-no-amx-2-cores", "xeon-2-cores"]))
+def test_the_table_of_models_is_the_committed_results(number: int, machine: str) -> None:
     """Each row of time and of memory stands in the page, and its table has no others."""
-    page = (ROOT / "docs/hugging-face.md").read_text()
-    table = page[page.index("| model | what |") : page.index("## Old relative_key checkpoints")]
-    rows = json.loads((ROOT / "benchmarks/results/models-xeon-2-cores.json").read_text())["rows"]
+    tables = (ROOT / "docs/hugging-face.md").read_text().split("| model | what |")[1:]
+    table = tables[number][: tables[number].index("\n\n")]
+    rows = json.loads((ROOT / f"benchmarks/results/models-{machine}.json").read_text())["rows"]
     wanted = []
     timed = (row for row in rows if row["what"] != "memory")
     for (model, what, dtype, length), group in itertools.groupby(
@@ -97,7 +98,7 @@ def test_the_table_of_models_is_the_committed_results() -> None:
             cells = " | ".join(sizes.get(who, "-") for who in WHO)
             wanted.append(f"| {row['model']} | memory, {row['dtype']} | {row['length']} | {cells} | |")
     said = table.splitlines()[2:]
-    assert len(wanted) > 10
+    assert len(wanted) > 4
     assert [row for row in wanted if not any(line.startswith(row) for line in said)] == []
     assert len([line for line in said if line.startswith("|")]) == len(wanted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,17 @@ def test_sentence_transformers() -> None:
     parts = Transformer("mpnet", max_seq_length=70)
     whole = SentenceTransformer(modules=[parts, Pooling(parts.get_embedding_dimension())])
     whole.save("sentence-transformers/all-mpnet-base-v2")
-    save(hf.DebertaV2ForSequenceClassification(DEBERTA), "cross-encoder/nli-deberta-v3-base")
+    ranks = copy.deepcopy(DEBERTA)
+    ranks.num_labels = 1
+    save(hf.DebertaV2ForSequenceClassification(ranks), "mixedbread-ai/mxbai-rerank-base-v1")
     made = run("sentence-transformers")
     assert is_patched(made["model"])
     assert is_patched(made["ranker"])
     theirs = whole.encode(["Who wrote Faust?", "Faust is a tragedy in two parts by Johann Wolfgang von Goethe."])
     assert_close(made["embeddings"], theirs, rtol=0, atol=1e-5)
+    assert made["scores"].shape == (2,)
     pairs = [("Who wrote Faust?", "Faust is by Goethe."), ("Who wrote Faust?", "Bread needs flour.")]
-    assert_close(made["scores"], CrossEncoder("cross-encoder/nli-deberta-v3-base").predict(pairs), rtol=0, atol=1e-5)
+    assert_close(made["scores"], CrossEncoder("mixedbread-ai/mxbai-rerank-base-v1").predict(pairs), rtol=0, atol=1e-5)
     made["model"].max_seq_length = 500
     with pytest.raises(ValueError, match="the table of absolute positions ends at max_position_embeddings"):
         made["model"].encode("order matters " * 50)

@@ -1,6 +1,6 @@
 """Hugging Face models with their positions computed by relpos: the same weights, less time, memory linear in length.
 
-Needs transformers (`pip install "relpos[hf]"`).
+Needs transformers (the extra "hf").
 
 >>> import relpos.hf
 >>> from transformers import T5Config, T5EncoderModel
