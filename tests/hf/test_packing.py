@@ -141,6 +141,19 @@ def test_numbers_in_padding_reach_nobody(tiny: Tiny) -> None:
     assert torch.equal(model(inputs_embeds=x, **given).logits[where], want)
 
 
+@EVERY
+@torch.no_grad()
+def test_masks_of_nothing_and_of_more_than_there_is(tiny: Tiny) -> None:
+    """No token at all is computed as it was; a mask of another length is refused, and picks no tokens."""
+    model = relpos.hf.patch(tiny.model())
+    given = masked(tiny, ["000000", "000000"])
+    assert shapes(model, **given) == [[2, 6, WIDTH]]
+    assert model(**given).logits.isfinite().all()
+    given["attention_mask"] = masked(tiny, ["00011111", "11111111"])["attention_mask"]
+    with pytest.raises((ValueError, RuntimeError)):
+        model(**given)
+
+
 def test_padding_stays_for_attention_of_another_kind() -> None:
     """A layer whose attention `patch` left alone knows nothing of texts end to end."""
     model, given = relpos.hf.patch(TINY["mpnet"].model()), masked(TINY["mpnet"], ONE_SIDE["right"])

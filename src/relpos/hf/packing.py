@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from transformers.utils import output_capturing
@@ -62,7 +62,7 @@ class PackedStack(Patched):
         self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **options: Any
     ) -> Any:
         """As the class that this one replaces; padding gives zeros where it is left out."""
-        packing = None if args else packing_of(self.layer, attention_mask, options)
+        packing = None if args else packing_of(self.layer, hidden_states, attention_mask, options)
         if packing is None:
             return self.replaces.forward(self, hidden_states, attention_mask, *args, **options)
         output = self.replaces.forward(self, packing.pack(hidden_states), packing.cu_seqlens, **options)
@@ -86,10 +86,11 @@ class PackedTextStack(Patched):
         **options: Any,
     ) -> Any:
         """As the class that this one replaces; padding gives zeros where it is left out."""
-        packing, is_clear = None, (input_ids is None) is not (inputs_embeds is None)
+        packing, given = None, input_ids if inputs_embeds is None else inputs_embeds
+        is_clear = (input_ids is None) is not (inputs_embeds is None)
         # a configuration that another model took over makes transformers' masks
-        if is_clear and not args and self.config._attn_implementation == IMPLEMENTATION:
-            packing = packing_of(self.block, attention_mask, options)
+        if given is not None and is_clear and not args and self.config._attn_implementation == IMPLEMENTATION:
+            packing = packing_of(self.block, given, attention_mask, options)
         if packing is None:
             options["inputs_embeds"] = inputs_embeds
             return self.replaces.forward(self, input_ids, attention_mask, *args, **options)
@@ -100,14 +101,16 @@ class PackedTextStack(Patched):
         return tree_map_only(Tensor, packing.unpack, output)
 
 
-def packing_of(layers: nn.ModuleList, mask: Tensor | None, options: dict[str, Any]) -> Packing | None:
+def packing_of(
+    layers: nn.ModuleList, x: Shaped[Tensor, "B T *E"], mask: Tensor | None, options: dict[str, Any]
+) -> Packing | None:
     """What a stack of layers can leave out, called with these other arguments; None where it has to compute all."""
-    if mask is None or mask.device.type != "cpu" or mask.dim() != 2:
+    if mask is None or mask.device.type != "cpu" or mask.dim() != 2 or mask.shape != x.shape[:2]:
         return None
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return None
     shown = mask.bool()
-    if bool(shown.all()) or any(options.get(name) is not None for name in OF_THE_BATCH):
+    if bool(shown.all()) or not bool(shown.any()) or any(options.get(name) is not None for name in OF_THE_BATCH):
         return None
     starts = shown[:, :1].sum(-1) + (shown[:, 1:] > shown[:, :-1]).sum(-1)
     if bool((starts > 1).any()) or options.get("output_attentions") or not all(map(_packs, layers)):

@@ -54,7 +54,7 @@ def patch(model: Model, backend: str = "auto", precision: str = "model") -> Mode
     for module in masked:
         if isinstance(module, Patched):
             module.relpos_options = Options(backend, precision, is_masked=True)
-    _show(model, {id(original(maker.config)) for maker in makers})
+    _take_masks(model, {id(original(maker.config)) for maker in makers})
     return model
 
 
@@ -111,7 +111,7 @@ def _check_masks(maker: Any) -> None:
         )
 
 
-def _show(model: nn.Module, makers: set[int]) -> None:
+def _take_masks(model: nn.Module, makers: set[int]) -> None:
     """From here on masks made by these configurations are padding masks: in `model`, not in others that share them."""
     views: dict[int, Any] = {}
     for module in model.modules():
