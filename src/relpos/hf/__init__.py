@@ -7,6 +7,7 @@ Needs transformers (the extra "hf").
 >>> config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
 >>> model = relpos.hf.patch(T5EncoderModel(config))
 >>> print(relpos.hf.summary(model))
+1 x T5Stack      patched: t5
 2 x T5Attention  patched: t5
 """
 
