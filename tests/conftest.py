@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 # The front door has its own messages for bad input; behind it, every annotated shape is checked.
 install_import_hook(["relpos.backends", "relpos.terms"], "beartype.beartype")
@@ -32,6 +32,13 @@ def _preferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if first != "auto":
         others = {name: module for name, module in backends.BACKENDS.items() if name != first}
         monkeypatch.setattr(backends, "BACKENDS", {first: backends.BACKENDS[first], **others})
+
+
+@pytest.fixture(autouse=True)
+def _shapes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking the shapes of a short call takes twice as long as the call: where one test runs often, a few check."""
+    if request.node.get_closest_marker("shapes_unchecked"):
+        monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(params=["avx512", "avx2", "portable"])
