@@ -127,6 +127,7 @@ def test_cached_steps_equal_the_full_pass(built: Built, groups: int, chunks: lis
 
 
 @relative
+@pytest.mark.shapes_unchecked
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), is_causal=st.booleans())
 def test_packed_equals_separate(built: Built, lengths: list[int], is_causal: bool) -> None:
     scheme, (query, key, value) = build(built), tensors(batch=1, query_len=sum(lengths))
@@ -210,6 +211,7 @@ def test_gradcheck_of_embed(built: Built) -> None:
 
 
 @relative
+@pytest.mark.shapes_unchecked
 @given(
     groups=st.sampled_from([1, 2, HEADS]),
     query_len=st.integers(1, 7),

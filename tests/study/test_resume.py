@@ -12,7 +12,7 @@ from typing import Any
 
 import relpos
 
-STEPS = 1280
+STEPS = 400
 OPTIONS = f"--schemes t5,learned --length 16 --multiples 1,2 --steps {STEPS} --size tiny --threads 1".split()
 
 
@@ -33,10 +33,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     }
 
 
-def wait_for_training(process: "subprocess.Popen[str]", folder: Path, known: int) -> None:
-    """Return once the process has opened its log, which is when training begins, or has ended."""
-    while process.poll() is None and len(list(folder.rglob("events.out.tfevents.*"))) == known:
-        time.sleep(0.01)
+def logs(folder: Path) -> list[Path]:
+    """One more once a process has begun to train."""
+    return list(folder.rglob("events.out.tfevents.*"))
 
 
 def checkpoints(folder: Path) -> dict[str, int]:
@@ -54,11 +53,16 @@ def test_kill_at_random_moments_and_ctrl_c(text: str, tmp_path: Path) -> None:
     chance = random.Random(2)  # noqa: S311 (moments, not secrets)
     folder = tmp_path / "broken"
     killed = 0
-    for signal_number in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGKILL):
-        before = checkpoints(folder)
-        known = len(list(folder.rglob("events.out.tfevents.*")))
+    for signal_number, first in (
+        (signal.SIGKILL, logs),
+        (signal.SIGINT, checkpoints),
+        (signal.SIGKILL, checkpoints),
+        (signal.SIGKILL, logs),
+    ):
+        before, known = checkpoints(folder), first(folder)
         process = start(text, folder)
-        wait_for_training(process, folder, known)
+        while process.poll() is None and first(folder) == known:
+            time.sleep(0.01)
         time.sleep(chance.uniform(0.0, 0.5))
         process.send_signal(signal_number)
         _, errors = process.communicate(timeout=100)
@@ -70,6 +74,7 @@ def test_kill_at_random_moments_and_ctrl_c(text: str, tmp_path: Path) -> None:
         # What had been saved is still there.
         assert all(checkpoints(folder)[name] >= step for name, step in before.items())
     assert killed >= 2, "the kills came too late to say anything"
+    assert checkpoints(folder), "the kills came too early to say anything"
 
     last = start(text, folder)
     _, errors = last.communicate(timeout=100)
