@@ -36,7 +36,7 @@ def _preferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def _shapes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checking the shapes of a short call takes twice as long as the call: where one test runs often, a few check."""
+    """Checking the shapes of a short call takes twice as long as the call: what runs hundreds of times goes without."""
     if request.node.get_closest_marker("shapes_unchecked"):
         monkeypatch.setattr(config, "jaxtyping_disable", True)
 

@@ -1,13 +1,16 @@
-"""Imports follow the direction of the data, and importing relpos needs nothing beyond torch and jaxtyping."""
+"""Imports follow the direction of the data, importing needs torch and jaxtyping only, annotated shapes are checked."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from jaxtyping import TypeCheckError
 
 import relpos
 
@@ -113,3 +116,11 @@ def test_public_names() -> None:
     assert missing == []
     short = {"nope", "learned", "sinusoidal", "shaw_bias", "shaw", "huang", "t5", "alibi", "fire", "deberta", "rope"}
     assert set(relpos.names()) >= short
+
+
+@pytest.mark.parametrize("checked", [True, pytest.param(False, marks=pytest.mark.shapes_unchecked)])
+def test_annotated_shapes_are_checked_but_where_a_test_is_marked(checked: bool) -> None:
+    rotation = relpos.terms.Rotation(torch.ones(4), "half")
+    without_heads = torch.ones(2, 3, 8)
+    with pytest.raises(TypeCheckError, match="B H T D") if checked else contextlib.nullcontext():
+        assert rotation.apply(without_heads, torch.arange(3)).shape == without_heads.shape
