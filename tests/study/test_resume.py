@@ -33,9 +33,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     }
 
 
-def logs(folder: Path) -> list[Path]:
+def logs(folder: Path) -> set[Path]:
     """One more once a process has begun to train."""
-    return list(folder.rglob("events.out.tfevents.*"))
+    return set(folder.rglob("events.out.tfevents.*"))
 
 
 def checkpoints(folder: Path) -> dict[str, int]:
